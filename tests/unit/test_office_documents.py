@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import struct
+import zipfile
 import zlib
 
 import docx
@@ -315,3 +316,25 @@ def test_other_archives_are_refused():
     for parts in (content, content | {"xl/workbook.xml": "<workbook/>"}):
         with pytest.raises(UserError, match=r"a\.docx: is no Word document; save it as \.docx"):
             translated(make_zip(parts), "a.docx")
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ("word/kópf.xml".encode(), "word/kópf.xml"),
+        ("word/κό.xml".encode(), "word/κό.xml"),
+        (b"word/k\xa2pf.xml", "word/kópf.xml"),  # in cp437
+    ],
+)
+def test_names_of_parts_without_the_flag_of_utf_8_are_kept(raw, name):
+    placeholder = "x" * len(raw)
+    archive = make_docx(f"<w:p>{run('A')}</w:p>", header1=f"<w:p>{run('Top')}</w:p>")
+    with zipfile.ZipFile(io.BytesIO(archive)) as parts:
+        content = {one: parts.read(one) for one in parts.namelist()}
+    content[placeholder] = content.pop("word/header1.xml")
+    types = content["[Content_Types].xml"].decode().replace("word/header1.xml", name)
+    data = make_zip(content | {"[Content_Types].xml": types})
+    after, segments = translated(data.replace(placeholder.encode(), raw), "a.docx")
+    assert [segment.text for segment in segments] == ["A", "Top"]
+    with zipfile.ZipFile(io.BytesIO(after)) as parts:
+        assert name in parts.namelist() and b"TOP" in parts.read(name)
