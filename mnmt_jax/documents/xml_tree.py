@@ -106,6 +106,7 @@ class MixedParagraph(Paragraph):
             is replaced by its items.
         read_text: applied to text that is read.
         add_text: adds text to the end of an element.
+        container: returns the element that holds the content of one that is a span.
     """
 
     def __init__(
@@ -114,9 +115,11 @@ class MixedParagraph(Paragraph):
         classify: Callable[[Any], Item],
         read_text: Callable[[str], str] = str,
         add_text: Callable[[Any, str], None] | None = None,
+        container: Callable[[Any], Any] | None = None,
     ) -> None:
         self._element, self._classify, self._read_text = element, classify, read_text
         self._add_text = add_text or append_text
+        self._container = container or (lambda element: element)
         super().__init__(self._items(element))
 
     def replace(self, texts: Iterator[str]) -> None:
@@ -131,7 +134,7 @@ class MixedParagraph(Paragraph):
             if isinstance(item, Span) and depth == MAX_DEPTH:
                 items.append(Atom(child))
             elif isinstance(item, Span):
-                inner = self._items(child, depth + 1)
+                inner = self._items(self._container(child), depth + 1)
                 items += inner if item.payload is None else [dataclasses.replace(item, items=inner)]
             else:
                 items.append(item)
@@ -149,7 +152,7 @@ class MixedParagraph(Paragraph):
             item.payload.tail = None
             element.append(item.payload)
             if isinstance(item, Span):
-                self._fill(item.payload, item.items)
+                self._fill(self._container(item.payload), item.items)
 
 
 def append_text(element: Any, text: str) -> None:

@@ -338,3 +338,41 @@ def test_names_of_parts_without_the_flag_of_utf_8_are_kept(raw, name):
     assert [segment.text for segment in segments] == ["A", "Top"]
     with zipfile.ZipFile(io.BytesIO(after)) as parts:
         assert name in parts.namelist() and b"TOP" in parts.read(name)
+
+
+@pytest.mark.parametrize("properties", ["", "<w:b/>"])
+def test_the_base_of_a_ruby_is_read_with_its_sentence_in_word(properties):
+    def ruby(base: str) -> str:
+        inner = f"<w:rubyPr/><w:rt>{run('kanji')}</w:rt><w:rubyBase>{base}</w:rubyBase>"
+        return run("", properties).replace("<w:t></w:t>", f"<w:ruby>{inner}</w:ruby>")
+
+    content = run("He reads ") + ruby(run("A long") + run(" word", "<w:b/>")) + run(" well.")
+    after, texts = word(content)
+    assert texts == ['He reads <g id="1">A long<g id="2"> word</g></g> well.']
+    inner = run("A LONG") + run(" WORD", "<w:b/>")
+    assert after == run("HE READS ") + ruby(inner) + run(" WELL.")
+    moved, _ = word(content, lambda _: ['<g id="1">汉<g id="2">字</g></g> liest er'])
+    assert moved == ruby(run("汉") + run("字", "<w:b/>")) + run(" liest er")
+    empty = run("A ") + ruby("").replace("<w:rubyBase></w:rubyBase>", "") + run(" b")
+    assert word(empty)[0] == empty.replace(" b<", " B<")
+
+
+def test_the_base_of_a_ruby_is_read_with_its_sentence_in_opendocument():
+    def ruby(base: str) -> str:
+        inner = f"<text:ruby-base>{base}</text:ruby-base><text:ruby-text>kanji</text:ruby-text>"
+        return f'<text:ruby text:style-name="T1">{inner}</text:ruby>'
+
+    control = '<x:content-control xmlns:x="{}">{}</x:content-control>'.format
+    space = "urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0"
+    body = f"He reads {ruby('Chinese <text:s/>characters')} well, {control(space, 'I see')}."
+    after, segments = translated(make_odt(f"<text:p>{body}</text:p>"), "a.odt")
+    assert [one.text for one in segments] == [
+        'He reads <g id="1">Chinese  characters</g> well, <g id="2">I see</g>.'
+    ]
+    written = paragraphs(after, "content.xml")[0]
+    assert ruby("CHINESE <text:s/>CHARACTERS") in written
+    assert written.endswith(">I SEE</x:content-control>.")
+    assert written.startswith("HE READS <text:ruby") and " WELL, <x:" in written
+    body = "A <text:ruby><text:ruby-text>kanji</text:ruby-text></text:ruby> b"
+    after, _ = translated(make_odt(f"<text:p>{body}</text:p>"), "a.odt")
+    assert paragraphs(after, "content.xml")[0] == body.replace("> b", "> B")
