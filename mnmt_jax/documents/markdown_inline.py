@@ -109,6 +109,8 @@ class _Record:
             start = self.start
             while start and content[start - 1] == " ":
                 start -= 1
+            if start and content[start - 1] == "\n":  # they belong to the line break before
+                start = self.start
             kind = "hard_break" if "hardbreak" in kinds else "soft_break"
             yield Event(start, self.end, kind, self.rule)
         elif "text_special" in kinds:

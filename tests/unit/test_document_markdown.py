@@ -294,6 +294,7 @@ def test_links_and_form_controls_beside_each_other_are_different_texts(page, tex
         "1. a `b\n   c` d  \n\t e [f](g\n   'h') <i\n   j>k</i>\n",
         ">\ta `b\n>\tc`  \n>d\n",
         "> a  \n> 2. b\n",
+        "> \\\n>    \\\n>  two\n",
         "a  \nb\n===\n\n> c\\\n>  d\n> ---\n",
     ],
 )
