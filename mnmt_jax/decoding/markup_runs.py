@@ -192,7 +192,7 @@ class _Builder:
         breaks = self._line_breaks(spaces)
         if breaks and self._text[-1:] == [" "]:  # of the token before
             self._text[-1], self._run.spans[-1] = "\n", breaks.pop(0)
-        elif not breaks and self._text and self._text[-1] not in SPACES:
+        elif not breaks and self._text and not self._is_after_space():
             self._append(" ", spaces[0][1])
             return
         self._inner_spaces.discard(len(self._text) - 1)
@@ -201,6 +201,11 @@ class _Builder:
         for span in breaks:
             if self._text and self._text[-2:] != ["\n", "\n"]:
                 self._append("\n", span)
+
+    def _is_after_space(self) -> bool:
+        """Return whether the last character is a space, before an atom also a no-break space."""
+        last = self._text[-1]
+        return last in SPACES or (self._last is not None and last.isspace())
 
     def _line_breaks(self, spaces: Sequence[tuple[str, tuple[int, int]]]) -> list[tuple[int, int]]:
         """Return the spans of line breaks in white space, with the spaces around; two at most."""
