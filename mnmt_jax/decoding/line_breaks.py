@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 
+SPACES = " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029"
+"""Characters of which several are one space; no-break, wide and thin spaces are kept."""
+
 TAG = r"</?[a-zA-Z][^<>]*>"
 _TAG_OR_SPACES = re.compile(rf"{TAG}| +")
 _WHOLE = re.compile(

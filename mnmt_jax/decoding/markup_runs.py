@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mnmt_jax.decoding.element_ends import end_of_element
+from mnmt_jax.decoding.line_breaks import SPACES
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
-from mnmt_jax.decoding.tag_placement import Node
+from mnmt_jax.decoding.tag_placement import Node, all_nodes
 from mnmt_jax.decoding.text_parts import LINE_BREAK
 from mnmt_jax.decoding.word_units import joins_words
 
-_NO_BREAK_SPACES = "\xa0\u2007\u202f"  # they are not joined with other white space
 _MAX_DEPTH = 32  # of elements that are placed; deeper tags keep their order among the words
+_NO_SPACE_BEFORE, _NO_SPACE_AFTER = ",.;:!?)]}…、。，！？：；）」』", "([{¿¡（「『"
 _LONGEST_KEPT = 40  # characters of an untranslated element that are translated along
 
 
@@ -119,12 +120,14 @@ class _Builder:
         self._last: Node | None = None  # without text, at the end of the run so far
         self._link_end: tuple[int, Node | None] | None = None  # place and parent of the last one
         self._between_links: list[int] = []
+        self._inner_spaces: set[int] = set()  # places of spaces that elements have inside, too
 
     def build(self, items: Sequence[_Item]) -> Run:
         """Return the run; a tag that has no partner in it is like an empty element."""
         partners = _partners(items)
         for index, item in enumerate(items):
             self._add(item, index in partners)
+        self._remove_inner_spaces()
         self._run.raw, self._run.text = "".join(self._raw), "".join(self._text)
         self._run.stops = [
             place
@@ -171,7 +174,7 @@ class _Builder:
         for character, source in self._reader.decoded(raw):
             span = start, start + len(source)
             start = span[1]
-            if character.isspace() and character not in _NO_BREAK_SPACES:
+            if character and character in SPACES:
                 spaces.append((character, span))
                 continue
             self._add_spaces(spaces)
@@ -189,14 +192,20 @@ class _Builder:
         breaks = self._line_breaks(spaces)
         if breaks and self._text[-1:] == [" "]:  # of the token before
             self._text[-1], self._run.spans[-1] = "\n", breaks.pop(0)
-        elif not breaks and self._text and not self._text[-1].isspace():
+        elif not breaks and self._text and not self._is_after_space():
             self._append(" ", spaces[0][1])
             return
+        self._inner_spaces.discard(len(self._text) - 1)
         if self._last is not None and (not breaks or not self._text):
             self._last.has_space = True
         for span in breaks:
             if self._text and self._text[-2:] != ["\n", "\n"]:
                 self._append("\n", span)
+
+    def _is_after_space(self) -> bool:
+        """Return whether the last character is a space, before an atom also a no-break space."""
+        last = self._text[-1]
+        return last in SPACES or (self._last is not None and last.isspace())
 
     def _line_breaks(self, spaces: Sequence[tuple[str, tuple[int, int]]]) -> list[tuple[int, int]]:
         """Return the spans of line breaks in white space, with the spaces around; two at most."""
@@ -246,10 +255,28 @@ class _Builder:
         for child in node.children:
             if child.start < node.start:
                 child.has_space = True
+                self._inner_spaces.add(node.start - 1)
             if child.start > node.end:
-                child.opening = " " + child.opening
+                child.opening = " " * (node.end not in self._inner_spaces) + child.opening
+                self._inner_spaces.add(node.end)
             if child.is_empty:
                 child.start = child.end = min(max(child.start, node.start), node.end)
+
+    def _remove_inner_spaces(self) -> None:
+        """Remove spaces that are inside of elements, where the text around has none."""
+        kept = [True] * len(self._text)
+        for place in self._inner_spaces:
+            before, after = self._text[place - 1], "".join(self._text[place + 1 : place + 2])
+            is_apart = after not in _NO_SPACE_BEFORE and before not in _NO_SPACE_AFTER
+            kept[place] = is_apart or self._text[place] != " " or before in SPACES
+        if all(kept):
+            return
+        places = list(itertools.accumulate(kept, initial=0))
+        self._text = list(itertools.compress(self._text, kept))
+        self._run.spans = list(itertools.compress(self._run.spans, kept))
+        self._between_links = [places[place] for place in self._between_links]
+        for node in all_nodes(self._run.nodes):
+            node.start, node.end = places[node.start], places[node.end]
 
 
 def _partners(items: Sequence[_Item]) -> set[int]:

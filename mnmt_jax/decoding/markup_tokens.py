@@ -32,6 +32,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
+_COMMENT_START = re.compile("<[!?]")  # of comments, declarations and instructions
 _NAME = re.compile(r"</?([^\s/>]+)")
 _ATTRIBUTE = re.compile(r"""([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+)))?""")
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);?")
@@ -97,13 +98,18 @@ class MarkupReader:
     def tokens(self, text: str) -> Iterator[Token]:
         """Yield the tokens of a document; a tag that is never closed is text or, in part, kept.
 
+        A comment or declaration that is never closed goes to the end.
+
         Args:
             text: the document or a part of one.
         """
         position, last_end = 0, text.rfind(">")
         while position < len(text):
             if position > last_end:  # no tag can end
-                yield Token("text", text[position:])
+                comment = _COMMENT_START.search(text, position)
+                stop = comment.start() if comment else len(text)
+                rest = Token("text", text[position:stop]), Token("other", text[stop:])
+                yield from (token for token in rest if token.raw)
                 return
             match = _TOKEN.match(text, position)
             raw = match.group() if match else text[position]

@@ -18,10 +18,17 @@ from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import is_same_in_any_region, may_be_same_language
 
-_CHARSET = re.compile(rb"charset=([\w-]+)", re.IGNORECASE)
+_HEADER = re.compile(r'^msgid[ \t]+""\s*^msgstr[ \t]*(".*(?:\s*^[ \t]*".*)*)', re.MULTILINE)
+_CHARSET = re.compile(  # in the source of the header, whose lines end with "\n"
+    r"Content-Type:(?:(?!\\n).)*?charset=([\w-]+)", re.ASCII | re.DOTALL | re.IGNORECASE
+)
 _TRANSLATION = re.compile(r"\s*msgstr(?:\[(\d+)\s*\])?\s*\"")
 _UNKNOWN_CHARSET = "charset=CHARSET"  # of templates
 _EMPTY_LANGUAGE = re.compile(r'("|\\n)(Language:)\s*(?=\\n)')
+_ESCAPE = r"\\(?:a|[0-7]{1,3}|x[0-9a-fA-F]{1,2})"  # that polib does not know
+_ESCAPES = re.compile(rf"((?:{_ESCAPE})+)|\\.")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BELL = "\a"
 _CONTINUATION = re.compile(r"\s*\"")
 _UTF8 = ("utf-8", "utf8", "charset")  # templates have the word CHARSET
 _HEAD_BYTES = 8192
@@ -35,7 +42,7 @@ def read_po(data: bytes, name: str, options: DocumentOptions) -> Document:
             the header names other languages than the options.
     """
     text, encoding = _decode(data, name)
-    catalog = _parsed(text, name)
+    catalog = _parsed(text, name, encoding.name)
     _check_languages(catalog.metadata, name, options)
     document = _Catalog(text, encoding, catalog, options)
     document.messages.report(name, options.warn)
@@ -64,14 +71,23 @@ def _check_languages(header: Mapping[str, str], name: str, options: DocumentOpti
 
 
 def _decode(data: bytes, name: str) -> tuple[str, TextEncoding]:
-    declared = _CHARSET.search(data[:_HEAD_BYTES])
-    charset = declared[1].decode("ascii") if declared else "utf-8"
+    declared = _declared_charset(data.decode("latin-1"))
+    charset = declared[1] if declared else "utf-8"
     if charset.lower() in _UTF8:
         return decode_text(data, name)
     return decode_declared(data, name, TextEncoding(charset))
 
 
-def _parsed(text: str, name: str) -> Any:
+def _declared_charset(text: str) -> re.Match[str] | None:
+    """Return the encoding of a catalog that its header names."""
+    header = _HEADER.search(text)
+    if not header:
+        return None
+    start, end = header.span(1)
+    return _CHARSET.search(text, start, min(end, start + _HEAD_BYTES))
+
+
+def _parsed(text: str, name: str, encoding: str) -> Any:
     """Return the entries of a catalog, with the fields of its header as metadata."""
     try:
         import polib
@@ -79,6 +95,7 @@ def _parsed(text: str, name: str) -> Any:
         raise UserError(f"{name}: PO files need polib; {install_remedy('documents')}") from None
     text = text.replace("\r\n", "\n")
     check_po_text(io.StringIO(text), name)
+    text = _ESCAPES.sub(lambda match: _unescaped(match, encoding), text)
     try:
         catalog = polib.pofile(_Lines(f"{text}\n"))  # one line would be the name of a file
     except (OSError, ValueError, IndexError) as error:
@@ -87,6 +104,21 @@ def _parsed(text: str, name: str) -> Any:
         place = f"{name}:{line[1]}: unexpected" if line else f"{name}: {reason}"
         raise UserError(f"{place}; repair the file, or export it again") from None
     return catalog
+
+
+def _unescaped(match: re.Match[str], encoding: str) -> str:
+    """Return escapes of bytes as characters, or as escapes that polib knows."""
+    import polib
+
+    codes = re.findall(r"\\(\w+)", match[1] or "")
+    values = (
+        ord(_BELL) if code == "a" else int(code[1:], 16) if code[0] == "x" else int(code, 8) & 0xFF
+        for code in codes
+    )
+    try:
+        return polib.escape(bytes(values).decode(encoding)) if codes else match[0]
+    except UnicodeDecodeError:
+        return match[0]
 
 
 class _Lines(str):
@@ -173,13 +205,21 @@ class _Catalog:
         try:
             return self._encoding.encode(text)
         except UnicodeEncodeError:
-            charset = _CHARSET.pattern.decode()
-            return re.sub(charset, "charset=UTF-8", text, count=1, flags=re.IGNORECASE).encode()
+            declared = _declared_charset(text)
+            assert declared is not None, "no other encoding lacks characters"
+            return f"{text[: declared.start(1)]}UTF-8{text[declared.end(1) :]}".encode()
 
 
 def _quoted(keyword: str, text: str) -> list[str]:
     """Return the lines of a text: one, or one for each line of the text after an empty one."""
+    parts = [f'"{_escaped(part)}"' for part in text.splitlines(keepends=True)] or ['""']
+    return [keyword + parts[0]] if len(parts) == 1 else [f'{keyword}""', *parts]
+
+
+def _escaped(text: str) -> str:
+    """Return a text as it is written in quotes."""
     import polib
 
-    parts = [f'"{polib.escape(part)}"' for part in text.splitlines(keepends=True)] or ['""']
-    return [keyword + parts[0]] if len(parts) == 1 else [f'{keyword}""', *parts]
+    return _CONTROL.sub(
+        lambda match: r"\a" if match[0] == _BELL else f"\\{ord(match[0]):03o}", polib.escape(text)
+    )

@@ -7,6 +7,8 @@ they are to be replaced; units that must not be translated stay as they are.
 from __future__ import annotations
 
 import copy
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +19,15 @@ from mnmt_jax.data.xml_elements import (
     inherited_attribute,
     local_name,
 )
-from mnmt_jax.documents.passages import Atom, Block, Item, ParagraphDocument, Span, legal
+from mnmt_jax.documents.passages import (
+    MAX_DEPTH,
+    Atom,
+    Block,
+    Item,
+    ParagraphDocument,
+    Span,
+    legal,
+)
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.documents.tagged_text import MessageFilter, TaggedText
 from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile
@@ -28,11 +38,14 @@ from mnmt_jax.vocabulary.language_codes import (
     may_be_same_language,
 )
 
+_CODES = ("startRef", "rid", "id", "i")  # attributes that pair codes
+_SEGMENT = "seg"  # mtype of a segment
 _CONTAINERS = ("g", "mrk", "pc", "hi")
 _XLIFF_1 = ("source-language", "target-language")
 _XLIFF_2 = ("srcLang", "trgLang")
 _APPROVALS = ("approved", "state-qualifier", "subState")
-_PROTECTED = "protected"  # made around what two tags protect
+_PROTECTED, _PAIRED = "protected", "paired"  # made around what is between two tags
+_ENDS = {"bpt": "ept", "bx": "ex", "sc": "ec", "sm": "em"}  # of paired codes
 _ANY_LANGUAGE = "*all*"  # srclang of TMX
 
 
@@ -113,17 +126,23 @@ def _common_source(holders: Sequence[Any], attribute: str, name: str) -> str:
 
 
 def _new_targets(unit: Any, options: DocumentOptions, messages: MessageFilter) -> Iterator[Any]:
-    """Yield a new target of a unit, a copy of its source, unless it has a translation."""
+    """Yield a new target of a unit, a copy of its source, unless it has a translation.
+
+    If some segments of the target are empty, they are copied and yielded by themselves.
+    """
     source, old = child_named(unit, "source"), child_named(unit, "target")
     if source is None:
         return
     state = unit.get("state") or (old.get("state", "") if old is not None else "")
-    is_filled = old is not None and bool("".join(old.itertext()).strip() or len(old))
-    if is_filled and state not in UNTRANSLATED_STATES and not options.overwrite:
-        return
-    if messages.leaves_out("".join(source.itertext())):
-        return
+    is_kept = _has_content(old) and state not in UNTRANSLATED_STATES and not options.overwrite
     segmented = child_named(unit, "seg-source")
+    empty = list(_empty_segments(segmented, old)) if is_kept else []
+    if (is_kept and not empty) or messages.leaves_out("".join(source.itertext())):
+        return
+    if empty:
+        _mark_translated(unit, old)
+        yield from itertools.starmap(_filled, empty)
+        return
     before = source if segmented is None else segmented
     target = copy.deepcopy(before)
     target.tag = source.tag.removesuffix("source") + "target"
@@ -138,6 +157,32 @@ def _new_targets(unit: Any, options: DocumentOptions, messages: MessageFilter) -
     before.addnext(target)
     _mark_translated(unit, target)
     yield target
+
+
+def _empty_segments(segmented: Any, target: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the empty segments of a target, each after the segment of the source with its mid."""
+    segments = [] if segmented is None else segmented.iter("{*}mrk")
+    sources = {one.get("mid"): one for one in segments if one.get("mtype") == _SEGMENT}
+    for segment in target.iter("{*}mrk"):
+        source = sources.get(segment.get("mid"))
+        is_segment = segment.get("mtype") == _SEGMENT
+        if is_segment and _has_content(source) and not _has_content(segment):
+            yield source, segment
+
+
+def _filled(source: Any, segment: Any) -> Any:
+    """Return a segment with the content of one of the source."""
+    segment[:] = copy.deepcopy(source)[:]
+    segment.text = source.text
+    return segment
+
+
+def _has_content(element: Any) -> bool:
+    """Return whether an element has text, or inline elements that stand for some."""
+    if element is None:
+        return False
+    inner = (one for one in element.iterdescendants("*") if local_name(one) not in _CONTAINERS)
+    return bool("".join(element.itertext()).strip()) or any(True for _ in inner)
 
 
 def _mark_translated(unit: Any, target: Any) -> None:
@@ -155,7 +200,7 @@ def _new_variant(unit: Any, source: str, options: DocumentOptions, messages: Mes
     targets = _variants(unit, options.target, may_be_same_language)
     if not originals or child_named(originals[0], "seg") is None:
         return None
-    if any(map(_has_text, targets)) and not options.overwrite:
+    if any(_has_content(child_named(one, "seg")) for one in targets) and not options.overwrite:
         return None
     if messages.leaves_out("".join(originals[0].itertext())):
         return None
@@ -185,11 +230,6 @@ def _language_of(variant: Any) -> str:
     return variant.get(XML_LANG) or variant.get("lang") or ""
 
 
-def _has_text(variant: Any) -> bool:
-    segment = child_named(variant, "seg")
-    return segment is not None and bool((segment.text or "").strip() or len(segment))
-
-
 def _block(element: Any) -> Block:
     """Return the translatable content of a target or of a segment of TMX."""
     text = TaggedText(element.text or "")
@@ -212,19 +252,69 @@ class _TextTarget:
 
 
 class _Target(MixedParagraph):
-    """A target with elements; what two tags protect is one untranslated element meanwhile."""
+    """A target with elements; what is between paired codes is in an element meanwhile."""
 
     def __init__(self, element: Any) -> None:
         for start in list(element.iter("{*}sm")):
             if start.get("translate") == "no" and local_name(start.getparent()) != _PROTECTED:
                 _wrap(start)
+        self._pairs = [pair for parent in list(_containers(element)) for pair in _paired(parent)]
         super().__init__(element, _classify)
 
     def replace(self, texts: Iterator[str]) -> None:
         """Replace the content by its translation; texts are those of the passages."""
         super().replace(texts)
+        for wrapper, start, end in self._pairs:
+            start.tail, wrapper.text = wrapper.text, None
+            wrapper.insert(0, start)
+            wrapper.append(end)
+            _unwrap(wrapper)
         for wrapper in list(self._element.iter(_PROTECTED)):
             _unwrap(wrapper)
+
+
+def _containers(element: Any) -> Iterator[Any]:
+    """Yield an element and the containers in it whose text is translated."""
+    containers = [element]
+    for parent in containers:
+        yield parent
+        containers += filter(_is_container, parent)
+
+
+def _paired(parent: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Put what is between paired codes of one element into elements; codes may nest.
+
+    Yields:
+        The new element, and the codes, which are taken out.
+    """
+    opened: list[tuple[tuple[str, str], Any]] = []
+    keys: Counter[tuple[str, str]] = Counter()
+    for child in list(parent):
+        name = local_name(child)
+        code = next(filter(None, map(child.get, _CODES)), "")
+        if name in _ENDS:
+            opened.append(((_ENDS[name], code), child))
+            keys[opened[-1][0]] += 1
+        while keys[name, code]:
+            key, start = opened.pop()
+            keys[key] -= 1
+            if key == (name, code):
+                if len(opened) < MAX_DEPTH:
+                    yield _between(start, child), start, child
+                break
+
+
+def _between(start: Any, end: Any) -> Any:
+    """Put what is between two siblings into a new element in their place."""
+    wrapper = start.makeelement(_PAIRED)
+    wrapper.text, start.tail = start.tail, None
+    wrapper.tail, end.tail = end.tail, None
+    start.addprevious(wrapper)
+    while (child := start.getnext()) is not end:
+        wrapper.append(child)
+    for code in (start, end):
+        code.getparent().remove(code)
+    return wrapper
 
 
 def _wrap(start: Any) -> None:
@@ -255,12 +345,18 @@ def _unwrap(wrapper: Any) -> None:
 
 
 def _classify(child: Any) -> Item:
-    name = local_name(child)
-    is_protected = child.get("translate") == "no" or child.get("mtype") == "protected"
-    if name not in _CONTAINERS or is_protected:
-        text = "".join(child.itertext()) if is_protected else ""
-        return Atom(child, is_word=bool(name), text=text)
-    return Span(child, (), is_apart=child.get("mtype") == "seg")
+    if not _is_container(child):
+        text = "".join(child.itertext()) if _is_protected(child) else ""
+        return Atom(child, is_word=bool(local_name(child)), text=text)
+    return Span(child, (), is_apart=child.get("mtype") == _SEGMENT)
+
+
+def _is_container(child: Any) -> bool:
+    return local_name(child) in (*_CONTAINERS, _PAIRED) and not _is_protected(child)
+
+
+def _is_protected(child: Any) -> bool:
+    return child.get("translate") == "no" or child.get("mtype") == "protected"
 
 
 def _tag(code: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.decoding.markup_tokens import MarkupReader
+from mnmt_jax.documents.passages import MAX_DEPTH
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -29,7 +30,6 @@ _FOOTNOTE = re.compile(
 )  # but no link with an address or label
 _PAIRS = ("emphasis", "strikethrough")
 _HTML = MarkupReader("html")
-_MAX_DEPTH = 32  # of tags that are pairs
 _UNTRANSLATED = "html_untranslated"  # name of the event of an HTML element
 
 
@@ -82,7 +82,8 @@ def find_events(parser: MarkdownIt, content: str, env: Any) -> list[Event]:
     for rule in parser.inline.ruler2.getRules(""):
         rule(state)
     events = [event for record in records for event in record.events(content)]
-    return _with_html_pairs(sorted(events, key=lambda event: (event.start, event.end)), content)
+    events.sort(key=lambda event: (event.start, event.end))
+    return list(_without_deep_pairs(_with_html_pairs(events, content)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,8 @@ class _Record:
             start = self.start
             while start and content[start - 1] == " ":
                 start -= 1
+            if start and content[start - 1] == "\n":  # they belong to the line break before
+                start = self.start
             kind = "hard_break" if "hardbreak" in kinds else "soft_break"
             yield Event(start, self.end, kind, self.rule)
         elif "text_special" in kinds:
@@ -153,7 +156,7 @@ def _recorded(rule: str, apply: Callable[[StateInline, bool], bool]) -> Any:
 def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
     """Return events in which HTML tags of a pair at one level open and close.
 
-    An untranslated element is one atom. Tags at deeper levels stay atoms.
+    An untranslated element is one atom.
     """
     result = list(events)
     open_tags: list[tuple[str, int]] = []  # name and number; "" is an element of Markdown
@@ -169,9 +172,18 @@ def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
                 open_tags.append((tag.name, number))
             elif tag.kind == "end" and open_tags and open_tags[-1][0] == tag.name:
                 _, first = open_tags.pop()
-                if len(open_tags) < _MAX_DEPTH:
-                    _join(result, first, number, content)
+                _join(result, first, number, content)
     return list(_outermost(result))
+
+
+def _without_deep_pairs(events: Sequence[Event]) -> Iterator[Event]:
+    """Yield events in which pairs at deeper levels are atoms, one for each end."""
+    depth = 0
+    for event in events:
+        depth += event.kind == "open"
+        is_deep = event.kind in ("open", "close") and depth > MAX_DEPTH
+        depth -= event.kind == "close"
+        yield dataclasses.replace(event, kind="atom") if is_deep else event
 
 
 def _outermost(events: Sequence[Event]) -> Iterator[Event]:

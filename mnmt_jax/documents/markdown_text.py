@@ -46,6 +46,8 @@ _SPECIAL = re.compile(r"[\\`*_\[\]<>~&]")
 _EMPHASIS = ("em", "strong", "s")
 _SOFT_BREAK, _SPACE = "\1", "\0"  # in texts that are being rendered
 _WORD = re.compile(f"[^{_SPACE} ]*")
+_LINE_START = re.compile(r"\n[ \t]*")
+_HARD_BREAK = re.compile(r"(?<=  )\n|(?<=\\)\n")
 _PAD_BEFORE, _PAD_AFTER = "\2", "\3"  # where emphasis may need a space beside it
 _PADS = re.compile(f"(?<=([^{_SPACE} ]))[{_PAD_BEFORE}{_PAD_AFTER}]+(?=([^{_SPACE} ]))|[\2\3]")
 _FIRST_MARKS = re.compile(rf"[,.;:!?…，。、；：！？{_SPACE}]+")
@@ -137,12 +139,13 @@ def _blocks(parser: Any, source: str, pieces: _Pieces) -> Iterator[Block]:
     position = 0
     for number, token in enumerate(tokens):
         if token.type == "inline" and token.content:
-            line, kind = token.map[0], tokens[number - 1].type
+            line, kind = token.map[0], tokens[number - 1]
             places = _places(source, token.content, starts, line, position)
             if places is None:
                 continue
             position = places[-1]
-            yield _MarkdownParagraph(parser, env, (token.content, kind), places, pieces)
+            content = token.content, kind.type, kind.markup
+            yield _MarkdownParagraph(parser, env, content, places, pieces)
         elif token.type == "html_block":
             block = _HtmlBlock(_html_lines(source, token.content, starts, token.map[0]), pieces)
             if block.segments[0].is_translatable:
@@ -182,6 +185,14 @@ def _places(
         places.append(place)  # of the line break, or the end
         position = place
     return places
+
+
+def _line_marks(source: str, content: str, places: Sequence[int]) -> list[str]:
+    """Return the marks of blocks and the indentation before each line but the first."""
+    return [
+        source[places[match.start()] + 1 : places[match.end()]]
+        for match in _LINE_START.finditer(content)
+    ]
 
 
 def _html_lines(
@@ -232,19 +243,25 @@ class _MarkdownParagraph(Paragraph):
     Args:
         parser: of `make_parser`.
         env: environment of the parsed document.
-        content: the content, and the type of the token before it.
+        content: the content, and the type and the marks of the token before it.
         places: of its characters in the source.
         pieces: the source.
     """
 
     def __init__(
-        self, parser: Any, env: Any, content: tuple[str, str], places: list[int], pieces: _Pieces
+        self,
+        parser: Any,
+        env: Any,
+        content: tuple[str, str, str],
+        places: list[int],
+        pieces: _Pieces,
     ) -> None:
-        self._content, kind = content
+        self._content, kind, marks = content
         self._parser, self._places, self._pieces = parser, places, pieces
         self._events_of: Callable[[str], list[Event]] = lambda text: find_events(parser, text, env)
         self._spellings = {"|": "\\|"} if kind in ("th_open", "td_open") else {}
-        self._guards_start = kind == "paragraph_open"
+        self._guards_starts = kind == "paragraph_open" or marks in ("=", "-")  # of setext headings
+        self._line_marks = _line_marks(pieces.source, self._content, places)
         self._breaks: list[str] = []
         self._dropped: list[tuple[str, str]] = []  # events of emphasis without text
         events = self._events_of(self._content)
@@ -269,15 +286,29 @@ class _MarkdownParagraph(Paragraph):
             plain = text.replace(_SPACE, " ")
             if _structure(self._events_of(plain)) == +structure:
                 break
-        if self._guards_start and not self._is_paragraph(text.replace(_SPACE, " ")):
-            text = re.sub(r"^(\d*)", r"\1\\", text)
+        if self._guards_starts and not self._is_paragraph(text):
+            text = self._guarded(text)
         start, end = self._places[0], self._places[-1]
-        self._pieces.replace(start, end, self._with_line_breaks(text))
+        marks = iter(self._line_marks)
+        text = re.sub("\n", lambda _: "\n" + next(marks, ""), self._with_line_breaks(text))
+        self._pieces.replace(start, end, text)
 
     def _is_paragraph(self, text: str) -> bool:
         """Return whether a text is a paragraph by itself, not a list, a rule or a definition."""
-        kinds = [token.type for token in self._parser.parse(text)]
+        kinds = [token.type for token in self._parser.parse(text.replace(_SPACE, " "))]
         return kinds == ["paragraph_open", "inline", "paragraph_close"]
+
+    def _guarded(self, text: str) -> str:
+        """Return a text with a backslash where it, or a line after a hard break, starts a block."""
+        starts = [0, *(match.end() for match in _HARD_BREAK.finditer(text))]
+        lines = []
+        for start, end in itertools.pairwise([*starts, len(text)]):
+            line = text[start:end]
+            is_start = bool(start) and _BLOCK_START.fullmatch(line, 0, _first_word_end(line))
+            if line and (is_start or not self._is_paragraph(line)):
+                line = re.sub(r"^(\d*)", r"\1\\", line)
+            lines.append(line)
+        return "".join(lines)
 
     def _items(self, events: Sequence[Event]) -> list[Item]:
         levels: list[list[Item]] = [[]]
@@ -315,6 +346,10 @@ class _MarkdownParagraph(Paragraph):
         return Atom(literal, is_break, is_word=bool(shown), text=shown)
 
     def _literal(self, event: Event) -> str:
+        """Return what is written for an event, without the marks of blocks in its lines."""
+        text = self._content[event.start : event.end]
+        if "\n" in text:
+            return _LINE_START.sub("\n", text)
         return self._pieces.source[self._places[event.start] : self._places[event.end]]
 
     def _closing(self, opening: Event, closing: Event) -> str | tuple[str, str]:
@@ -393,10 +428,16 @@ def _breakable_spaces(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of spaces where a line may end without a change of the blocks."""
     for match in re.finditer(f"{_SPACE}+", text):
         start, end = match.span()
-        following = _WORD.match(text, end)
+        following = text[end : _first_word_end(text, end)]
         is_inside = 0 < start and end < len(text) and "\n" not in (text[start - 1], text[end])
-        if is_inside and not (following and _BLOCK_START.fullmatch(following[0])):
+        if is_inside and not _BLOCK_START.fullmatch(following):
             yield start, end
+
+
+def _first_word_end(text: str, start: int = 0) -> int:
+    """Return the end of a word that starts at a place."""
+    match = _WORD.match(text, start)
+    return match.end() if match else start
 
 
 def _divided(text: str, style: _Style) -> tuple[str, str, str]:

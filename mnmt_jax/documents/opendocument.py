@@ -22,7 +22,14 @@ _STYLE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
 _PARTS = {"content.xml": "document-content", "styles.xml": "document-styles"}
 _MANIFEST = "META-INF/manifest.xml"
 _OPTIONAL = ("styles.xml",)
-_SPANS = frozenset(f"{{{_TEXT}}}{name}" for name in ("span", "a", "meta"))
+_LIBREOFFICE = "urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0"
+_SPANS = frozenset(
+    (
+        *(f"{{{_TEXT}}}{name}" for name in ("span", "a", "meta", "ruby")),
+        f"{{{_LIBREOFFICE}}}content-control",
+    )
+)
+_RUBY, _RUBY_BASE = f"{{{_TEXT}}}ruby", f"{{{_TEXT}}}ruby-base"
 _LINK = f"{{{_TEXT}}}a"
 _BREAKS = frozenset(f"{{{_TEXT}}}{name}" for name in ("tab", "line-break"))
 _SPACE = f"{{{_TEXT}}}s"
@@ -64,14 +71,20 @@ def _paragraphs(root: Any) -> Iterator[MixedParagraph]:
             return " " * _count(child)
         if child.tag in _MARKERS:
             return ""
-        if child.tag in _SPANS:
-            has_effect = child.get(f"{{{_TEXT}}}style-name") not in plain
+        if child.tag in _SPANS and _container(child) is not None:
+            is_plain = child.get(f"{{{_TEXT}}}style-name") in plain
+            has_effect = child.tag == _RUBY or not is_plain
             return Span(child if has_effect else None, (), is_link=child.tag == _LINK)
         return Atom(child, is_break=child.tag in _BREAKS)
 
     for element in root.iter(f"{{{_TEXT}}}p", f"{{{_TEXT}}}h"):
         if not any(local_name(parent) == "tracked-changes" for parent in element.iterancestors()):
-            yield MixedParagraph(element, classify, _collapsed, _add_text)
+            yield MixedParagraph(element, classify, _collapsed, _add_text, _container)
+
+
+def _container(span: Any) -> Any:
+    """Return the element with the content of a span: the base of a ruby, or itself."""
+    return span.find(_RUBY_BASE) if span.tag == _RUBY else span
 
 
 def _styles_without_effect(root: Any) -> set[str]:
@@ -103,8 +116,8 @@ def _content(element: Any) -> Iterator[Any]:
     """Yield the texts of an element and its spans, and the elements of spaces."""
     yield element.text or ""
     for child in element:
-        if child.tag in _SPANS:
-            yield from _content(child)
+        if child.tag in _SPANS and _container(child) is not None:
+            yield from _content(_container(child))
         elif child.tag == _SPACE:
             yield child
         yield child.tail or ""

@@ -21,6 +21,9 @@ from mnmt_jax.decoding.word_units import joins_words
 from mnmt_jax.documents.segments import Segment
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
+MAX_DEPTH = 32
+"""Levels of spans in a paragraph; deeper ones are read as atoms."""
+
 _SPAN, _ATOM = "g", "x"  # element names
 _BEFORE_SPACE = re.compile(r"[^\W_\u0e00-\u0eff\u3040-\u30ff\u4e00-\u9fff]|[,.;:!?)\]»”%]")
 _SPACE_BEFORE_MARK = re.compile(r"[ ](?=[,.](?:\s|\Z))")

@@ -7,10 +7,11 @@ import re
 from collections.abc import Sequence
 
 from mnmt_jax.data.encodings import declared_codec
+from mnmt_jax.decoding.markup_tokens import MarkupReader, attributes_of
 from mnmt_jax.documents.segments import Document, DocumentOptions, Markup, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
 
-_CHARSET = re.compile(rb"""<meta\s[^>]*?charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.ASCII | re.IGNORECASE)
 _UTF8 = ("utf-8", "utf8", "utf-16", "utf-16le", "utf-16be")  # of a declaration that is ASCII
 _HTML_CODECS = {  # encodings that the HTML standard reads as larger ones, as Python names them
     "ascii": "cp1252",
@@ -59,11 +60,22 @@ def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
     Raises:
         UserError: if its encoding is not known, or not the one that it declares.
     """
-    declared = _CHARSET.search(data[:_HEAD_BYTES])
-    charset = declared[1].decode("ascii", "replace") if declared else "utf-8"
+    charset = _declared_charset(data[:_HEAD_BYTES].decode("latin-1"))
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if is_marked or charset.lower() in _UTF8:
         return _WholeText(*decode_text(data, name, options.source), "html")
     codec = declared_codec(charset)
     encoding = TextEncoding(_HTML_CODECS.get(codec, charset), errors="xmlcharrefreplace")
     return _WholeText(*decode_declared(data, name, encoding), "html")
+
+
+def _declared_charset(head: str) -> str:
+    """Return the encoding that the first `<meta>` with one declares; UTF-8 if there is none."""
+    for token in MarkupReader("html").tokens(head):
+        attributes = attributes_of(token.raw) if token.name == "meta" else {}
+        is_type = attributes.get("http-equiv", "").strip().lower() == "content-type"
+        texts = f"charset={attributes.get('charset', '')}", attributes.get("content", "")
+        for text in texts[: 1 + is_type]:
+            if declared := _CHARSET.search(text):
+                return declared[1]
+    return "utf-8"

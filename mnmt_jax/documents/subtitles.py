@@ -12,14 +12,25 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.decoding.line_breaks import TAG, join_wrapped, line_break_spans, nearest_space
+from mnmt_jax.decoding.line_breaks import (
+    SPACES,
+    TAG,
+    join_wrapped,
+    line_break_spans,
+    nearest_space,
+)
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
 
-_TIME = r"\d{1,4}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
+_TIME = r"[-+]?\d{1,4}:\d{1,2}:\d{1,2}(?:[,.]\d{1,9})?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
 _MAX_TIMES = 400  # characters of a line of times
+_NEARLY_TIMES = re.compile(
+    r"\s*[-+−]?(?:\d[\d.,;\s]*:[\d:.,;\s]*+-->|\d+\s*:\s*\d+\s*:[\d:.,;\s]*+(?:[-–—=]+>|→))"
+)
+_SPACES = re.compile(f"[{SPACES}]+")
+_SHOWN = 40  # characters of a line in an error
 _NUMBER = re.compile(r"\s*\d{1,9}\s*")
 _DASHES = ("-", "–", "—", "‐")
 _BEFORE_TEXT = re.compile(rf"(?:{TAG}|[{re.escape(''.join(_DASHES))} ])*")
@@ -36,7 +47,8 @@ def read_srt(data: bytes, name: str, options: DocumentOptions) -> Document:
     """Read subtitles.
 
     Raises:
-        UserError: if a line is in no cue, or the encoding is not known.
+        UserError: if a line of times is malformed, a line is in no cue, or the encoding is not
+            known.
     """
     text, encoding = decode_text(data, name, options.source)
     return _Subtitles(text, encoding, name, options.target)
@@ -60,7 +72,7 @@ class _Subtitles:
                     self.segments.append(segment)
 
     def _segment(self, group: range) -> Segment:
-        lines = [self._lines[number].strip() for number in group]
+        lines = [self._lines[number].strip(SPACES) for number in group]
         text = _split_marks(join_wrapped(lines))[1]
         if not _TAG.search(text) and not _BRACES.search(text):
             return Segment(text, is_wrapped=True)
@@ -73,7 +85,7 @@ class _Subtitles:
         for group, segment, text in zip(self._groups, self.segments, texts, strict=True):
             if segment.markup:
                 text = html.unescape(text)
-            marks, _ = _split_marks(self._lines[group.start].strip())
+            marks, _ = _split_marks(self._lines[group.start].strip(SPACES))
             wrapped = _wrapped(text, len(group), self._target)
             first, *others = (_BRACES_IN_TAG.sub(r"\1", line) for line in wrapped)
             written = [line for line in (marks + first, *others) if line]
@@ -86,11 +98,16 @@ class _Subtitles:
 
 def _cues(lines: Sequence[str], name: str) -> list[range]:
     """Return the numbers of the lines of text of each cue."""
-    times = [
-        number
-        for number, line in enumerate(lines)
-        if "-->" in line and len(line) < _MAX_TIMES and _TIMES.fullmatch(line)
-    ]
+    times = []
+    for number, line in enumerate(lines):
+        if "-->" in line and len(line) < _MAX_TIMES and _TIMES.fullmatch(line):
+            times.append(number)
+        elif _NEARLY_TIMES.match(line):
+            shown = line.strip()[:_SHOWN]
+            raise UserError(
+                f"{name}:{number + 1}: {shown!r} is not a line of times; write "
+                "00:00:01,000 --> 00:00:02,000"
+            )
     if not times:
         raise UserError(f"{name}: has no line of times, such as 00:00:01,000 --> 00:00:02,000")
     first = times[0]
@@ -147,7 +164,7 @@ def _wrapped(text: str, count: int, language: str) -> list[str]:
         count: number of lines.
         language: code of its language.
     """
-    text = " ".join(text.split())
+    text = _SPACES.sub(" ", text).strip(" ")
     match = _BEFORE_TEXT.match(text)
     before = match.end() if match else 0
     places = [span for span in line_break_spans(text, language) if span[0] > before]

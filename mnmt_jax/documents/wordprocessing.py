@@ -45,8 +45,11 @@ _TYPE = re.compile(
     r"(?:[\w.]+\.)?(\w+)\+xml"
 )
 _WRAPPERS = frozenset("bdo customXml dir hyperlink ins moveTo sdt smartTag".split())
+_CONTAINERS = {"sdt": "sdtContent", "ruby": "rubyBase"}  # of the runs of an element
 _IGNORED = frozenset("proofErr lastRenderedPageBreak softHyphen".split())
 _BREAKS = frozenset("tab br cr ptab".split())
+_MAX_WRAPPERS = 16  # levels; deeper ones stay as they are
+_MAX_FIELDS = 8  # levels in a wrapper; marks of deeper ones are atoms
 _NO_BREAK_HYPHEN = "\u2011"
 
 
@@ -103,11 +106,19 @@ class _RunContent:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Wrapper:
-    """An element around runs, such as a hyperlink; `container` is the element that holds them."""
+    """An element around runs, such as a hyperlink.
+
+    Attributes:
+        element: the element.
+        container: the element in it that holds the runs.
+        base: the format of most of them.
+        outer: the format of the run that the element is in, if it is in one.
+    """
 
     element: Any
     container: Any
     base: _Format
+    outer: _Format | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,18 +149,18 @@ class _WordParagraph(Paragraph):
         if self.passages:
             self._fill(self._element, self.translated(texts), self._base)
 
-    def _read(self, container: Any) -> Iterator[Item]:
+    def _read(self, container: Any, depth: int = 0) -> Iterator[Item]:
         """Yield the items of a paragraph or wrapper; text is in spans of its format."""
         for child in container:
             name = self._name(child)
             if name == "r":
-                yield from self._read_run(child)
+                yield from self._read_run(child, depth)
             elif name in _WRAPPERS:
-                yield self._wrapper(child)
+                yield self._wrapper(child, depth + 1)
             elif not name.endswith("Pr") and name not in _IGNORED:
                 yield Atom(child)
 
-    def _read_run(self, run: Any) -> Iterator[Item]:
+    def _read_run(self, run: Any, depth: int) -> Iterator[Item]:
         run_format = self._format(run)
         for child in run:
             name = self._name(child)
@@ -157,18 +168,20 @@ class _WordParagraph(Paragraph):
                 yield Span(run_format, (child.text or "",))
             elif name == "noBreakHyphen":
                 yield Span(run_format, (_NO_BREAK_HYPHEN,))
+            elif name == "ruby":
+                yield self._wrapper(child, depth + 1, run_format)
             elif name != "rPr" and name not in _IGNORED:
                 yield Atom(_RunContent(run_format, child), is_break=name in _BREAKS)
 
-    def _wrapper(self, element: Any) -> Item:
+    def _wrapper(self, element: Any, depth: int, outer: _Format | None = None) -> Item:
         container = element
-        if self._name(element) == "sdt":
-            container = element.find(f"{self._namespace}sdtContent")
-        if container is None:
-            return Atom(element)
-        base, items = _with_base(_with_fields(list(self._read(container))))
+        if inner := _CONTAINERS.get(self._name(element)):
+            container = element.find(f"{self._namespace}{inner}")
+        if container is None or depth > _MAX_WRAPPERS:
+            return Atom(_RunContent(outer, element) if outer else element)
+        base, items = _with_base(_with_fields(list(self._read(container, depth))))
         is_link = self._name(element) == "hyperlink"
-        return Span(_Wrapper(element, container, base), items, is_link=is_link)
+        return Span(_Wrapper(element, container, base, outer), items, is_link=is_link)
 
     def _format(self, run: Any) -> _Format:
         """Return the format of a run without the language of its spelling."""
@@ -221,7 +234,8 @@ class _WordParagraph(Paragraph):
             self._append(container, span.items, payload.base)
             self._append(container, payload.end, payload.base)
         else:
-            container.append(payload.element)
+            element, outer = payload.element, payload.outer
+            container.append(self._run(outer, element) if outer else element)
             self._fill(payload.container, span.items, payload.base)
 
     def _run(self, run_format: _Format, child: Any) -> Any:
@@ -245,9 +259,14 @@ def _with_fields(items: Sequence[Item]) -> list[Item]:
     The ends of a field that begins or ends in another paragraph are breaks.
     """
     levels: list[list[Item]] = [[]]
+    deep = 0  # levels below
     for item in items:
         kind = _field_character(item)
-        if kind == "begin":
+        is_deep = deep > 0 or (kind == "begin" and len(levels) > _MAX_FIELDS)
+        if is_deep:
+            levels[-1].append(item)
+            deep += (kind == "begin") - (kind == "end")
+        elif kind == "begin":
             levels.append([item])
         elif kind and len(levels) == 1:
             levels[-1].append(Atom(item.payload, is_break=True))  # type: ignore[union-attr]

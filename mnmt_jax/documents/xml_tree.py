@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.data.xml_elements import check_root
-from mnmt_jax.documents.passages import Item, Paragraph, Span, join_text
+from mnmt_jax.documents.passages import MAX_DEPTH, Atom, Item, Paragraph, Span, join_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
 
@@ -106,6 +106,7 @@ class MixedParagraph(Paragraph):
             is replaced by its items.
         read_text: applied to text that is read.
         add_text: adds text to the end of an element.
+        container: returns the element that holds the content of one that is a span.
     """
 
     def __init__(
@@ -114,9 +115,11 @@ class MixedParagraph(Paragraph):
         classify: Callable[[Any], Item],
         read_text: Callable[[str], str] = str,
         add_text: Callable[[Any, str], None] | None = None,
+        container: Callable[[Any], Any] | None = None,
     ) -> None:
         self._element, self._classify, self._read_text = element, classify, read_text
         self._add_text = add_text or append_text
+        self._container = container or (lambda element: element)
         super().__init__(self._items(element))
 
     def replace(self, texts: Iterator[str]) -> None:
@@ -124,12 +127,14 @@ class MixedParagraph(Paragraph):
         if self.passages:
             self._fill(self._element, self.translated(texts))
 
-    def _items(self, element: Any) -> list[Item]:
+    def _items(self, element: Any, depth: int = 0) -> list[Item]:
         items: list[Item] = [self._read_text(element.text or "")]
         for child in element:
             item = self._classify(child)
-            if isinstance(item, Span):
-                inner = self._items(child)
+            if isinstance(item, Span) and depth == MAX_DEPTH:
+                items.append(Atom(child))
+            elif isinstance(item, Span):
+                inner = self._items(self._container(child), depth + 1)
                 items += inner if item.payload is None else [dataclasses.replace(item, items=inner)]
             else:
                 items.append(item)
@@ -147,7 +152,7 @@ class MixedParagraph(Paragraph):
             item.payload.tail = None
             element.append(item.payload)
             if isinstance(item, Span):
-                self._fill(item.payload, item.items)
+                self._fill(self._container(item.payload), item.items)
 
 
 def append_text(element: Any, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import zipfile
 import zlib
@@ -22,7 +23,7 @@ MAX_PART_BYTES = 32 << 20
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError)
-_ENCRYPTED = 1  # bit of the flags
+_ENCRYPTED, _UTF8_NAME = 1, 0x800  # bits of the flags
 
 
 class ZipArchive:
@@ -43,26 +44,26 @@ class ZipArchive:
             self._archive = zipfile.ZipFile(io.BytesIO(data))
         except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError) as error:
             raise self._damaged() from error
+        self._entries = {_part_name(entry): entry for entry in self._archive.infolist()}
         self._check(len(data))
         self._check_parts()
 
     def _check(self, packed: int) -> None:
         entries = self._archive.infolist()
         total = sum(entry.file_size for entry in entries)
-        names = [entry.filename for entry in entries]
         if len(entries) > MAX_ENTRIES:
             raise self._refused(f"has more than {MAX_ENTRIES} parts")
         if total > MAX_BYTES:
             raise self._refused(f"unpacks to more than {MAX_BYTES >> 20} MiB")
         if total > SMALL_BYTES and total > MAX_RATIO * packed:
             raise self._refused(f"unpacks to more than {MAX_RATIO} times its size")
-        if len(names) != len(set(names)):
+        if len(entries) != len(self._entries):
             raise self._refused("has two parts of one name")
         if any(entry.flag_bits & _ENCRYPTED for entry in entries):
             raise UserError(f"{self._name}: is encrypted; save it without a password")
         if any(entry.compress_type not in _METHODS for entry in entries):
             raise self._refused("is compressed in an unusual way")
-        for part in names:
+        for part in self._entries:
             if part.startswith(("/", "\\")) or "\\" in part or ".." in part.split("/"):
                 raise self._refused("has a part whose name leads out of the archive")
 
@@ -77,7 +78,7 @@ class ZipArchive:
 
     def names(self) -> list[str]:
         """Return the names of the parts, in order."""
-        return self._archive.namelist()
+        return list(self._entries)
 
     def read(self, part: str) -> bytes:
         """Return a part to parse.
@@ -86,7 +87,7 @@ class ZipArchive:
             UserError: if it is absent, too long or damaged.
         """
         try:
-            entry = self._archive.getinfo(part)
+            entry = self._entries[part]
         except KeyError:
             raise UserError(f"{self._name}: has no {part}; save the document again") from None
         if entry.file_size > MAX_PART_BYTES:
@@ -103,9 +104,11 @@ class ZipArchive:
         """Return the archive with other content of some parts; the others are kept."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
-            for entry in self._archive.infolist():
-                part = parts.get(entry.filename)
-                archive.writestr(entry, self._bytes(entry) if part is None else part)
+            for name, entry in self._entries.items():
+                content = parts[name] if name in parts else self._bytes(entry)
+                written = copy.copy(entry)
+                written.filename = name
+                archive.writestr(written, content)
         return buffer.getvalue()
 
     def _damaged(self) -> UserError:
@@ -113,3 +116,13 @@ class ZipArchive:
 
     def _refused(self, reason: str) -> UserError:
         return UserError(f"{self._name}: {reason}; refused")
+
+
+def _part_name(entry: zipfile.ZipInfo) -> str:
+    """Return the name of a part; without the flag of UTF-8, zipfile reads it as cp437."""
+    if entry.flag_bits & _UTF8_NAME:
+        return entry.filename
+    try:
+        return entry.filename.encode("cp437").decode()
+    except UnicodeError:
+        return entry.filename

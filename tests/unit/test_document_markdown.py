@@ -283,3 +283,40 @@ def test_a_thematic_break_begins_no_front_matter(page, texts):
 def test_links_and_form_controls_beside_each_other_are_different_texts(page, texts):
     after, segments = translated(page, "a.md", identity)
     assert [segment.text.strip() for segment in segments] == texts and after.decode() == page
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "> Roses are red,  \n> violets are blue.\n",
+        "> **Note:** one two\\\n> *three* four\n",
+        "> - a list  \n>   in quote  \nand lazy\n> lines\n",
+        "1. a `b\n   c` d  \n\t e [f](g\n   'h') <i\n   j>k</i>\n",
+        ">\ta `b\n>\tc`  \n>d\n",
+        "> a  \n> 2. b\n",
+        "> \\\n>    \\\n>  two\n",
+        "a  \nb\n===\n\n> c\\\n>  d\n> ---\n",
+    ],
+)
+def test_line_breaks_in_quotes_and_lists_keep_the_marks(page):
+    assert translated(page, "a.md", identity)[0].decode() == page
+    after = translated(page, "a.md")[0].decode()
+    assert structure(after.lower()) == structure(page)
+
+
+@pytest.mark.parametrize(
+    ("page", "translations", "expected"),
+    [
+        ("Born on  \nJanuary 1", ["Am", "1. Januar"], "Am  \n1\\. Januar"),
+        ("> Born on\\\n> January 1", ["Am", "1. Januar"], "> Am\\\n> 1\\. Januar"),
+        ("- Born on  \n  today\n", ["- Am", "# heute"], "- \\- Am  \n  \\# heute\n"),
+        ("a  \nb  \nc\n", ["x", "===", "> y"], "x  \n\\===  \n\\> y\n"),
+        ("January 1\n===\n", ["1. Januar"], "1\\. Januar\n===\n"),
+        ("A day  \nmore\n---\n", ["x", "- y"], "x  \n\\- y\n---\n"),
+        ("> a *b* c\n> d e\n", ['x <g id="1">y</g> z - w v'], "> x *y* z -\n> w v\n"),
+    ],
+)
+def test_a_translation_starts_no_block_after_a_break_or_in_a_heading(page, translations, expected):
+    after = translated(page, "a.md", lambda _: translations)[0].decode()
+    assert after == expected
+    assert [one[0] for one in structure(after)] == [one[0] for one in structure(page)]

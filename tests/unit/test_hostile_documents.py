@@ -16,7 +16,8 @@ from mnmt_jax.documents.formats import FORMATS, read_document
 from mnmt_jax.documents.segments import DocumentOptions
 from mnmt_jax.errors import UserError
 from tests.processor_time import is_quicker_than
-from tests.unit.made_documents import identity, make_docx, make_odt, make_zip, translated
+from tests.unit.made_documents import capitals, identity, make_docx, make_odt, make_zip, translated
+from tests.unit.made_markup import translate as markup_translation
 from tests.unit.test_document_markdown import PAGE
 from tests.unit.test_file_bombs import little_memory
 from tests.unit.test_interchange_documents import PO, TMX, XLIFF2, xliff1
@@ -180,6 +181,53 @@ def test_damaged_files_give_one_line_or_a_document(name):
     assert all(kinds.values()), kinds
 
 
+def run_of(text: str) -> str:
+    return f"<w:r>{text}</w:r>"
+
+
+KINDS = ("begin", "separate", "end")
+MARK = {kind: run_of(f'<w:fldChar w:fldCharType="{kind}"/>') for kind in KINDS}
+LINK = MARK["begin"] + run_of("<w:instrText>HYPERLINK x</w:instrText>") + MARK["separate"]
+
+
+WORD = run_of("<w:t>a</w:t>")
+
+
+@pytest.mark.parametrize("depth", [200, 1500])
+@pytest.mark.parametrize(
+    ("page", "opening", "closing"),
+    [
+        ("a.md", "*a ", " c*"),
+        ("a.md", "~~a ", " c~~"),
+        ("a.md", "<b>a ", " c</b>"),
+        ("a.docx", LINK + WORD, MARK["end"]),
+        ("a.docx", MARK["begin"], MARK["end"]),
+        ("a.docx", f"<w:ins>{(LINK + WORD) * 9}", f"{MARK['end'] * 9}</w:ins>"),
+        ("a.odt", '<text:span text:style-name="T2">a ', "</text:span>"),
+        ("a.xlf", '<g id="1">a ', " c</g>"),
+    ],
+)
+def test_deeply_nested_spans_are_translated_or_refused(page, opening, closing, depth):
+    make = {
+        "a.md": "{}\n".format,
+        "a.docx": lambda text: make_docx(f"<w:p>{WORD}{text}</w:p>"),
+        "a.odt": lambda text: make_odt(f"<text:p>One {text}</text:p>"),
+        "a.xlf": lambda text: xliff1().replace("Press ", f"Press {text}"),
+    }[page]
+    middle = run_of("<w:t>Hello</w:t>") if page == "a.docx" else "Hello"
+
+    def by_sentences(segments):
+        return [markup_translation(one.text, markup=one.markup)[0] for one in segments]
+
+    data = make(opening * depth + middle + closing * depth)
+    try:
+        after, _ = translated(data, page, by_sentences if depth == 200 else capitals)
+    except UserError as error:
+        assert depth > 200 and "Excessive depth" in str(error)
+    else:
+        assert after != data
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -194,7 +242,9 @@ def test_damaged_files_give_one_line_or_a_document(name):
         ("a.html", "<meta " * 100_000),
         ("a.html", '<meta charset="punycode"><p>A text-' + "a" * 1_000_000),
         ("a.html", '<meta charset="big5"><p>' + "é a" * 100_000),
-        ("a.po", 'msgid ""\nmsgstr "charset=punycode"\n-' + "a" * 1_000_000),
+        ("a.po", 'msgid ""\nmsgstr "Content-Type: a; charset=punycode"\n-' + "a" * 1_000_000),
+        ("a.po", 'msgid ""\nmsgstr "' + "Content-Type: a" * 100_000 + '"\n'),
+        ("a.po", 'msgid ""\n' * 5000 + "\n" * 100_000),
         ("a.tmx", "<!--" * 100_000),
         ("a.tmx", "<tmx>" + "<?a?>" * 100_000 + "</tmx>"),
         ("a.odt", "<text:p>a<text:s/></text:p>" * 5000),

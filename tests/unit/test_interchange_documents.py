@@ -399,7 +399,7 @@ def test_a_file_of_another_region_is_refused(data, name, field):
         (
             '<sm id="1" translate="no"/>A<sm id="2" translate="no"/>B<em startRef="1"/>C'
             '<em startRef="2"/> word<sm id="3"/>s<em startRef="3"/>',
-            '<x id="1" translate="no">ABC</x> word<x id="2"/>s<x id="3"/>',
+            '<x id="1" translate="no">ABC</x> word<g id="2">s</g>',
         ),
         (
             'See <pc id="9"><sm id="1" translate="no"/>Foo <pc id="2">Bar</pc></pc>.',

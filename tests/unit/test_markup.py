@@ -366,3 +366,33 @@ def test_pieces_of_a_long_sentence_have_their_own_alignment():
         lambda lines: [reverse_words(line.text) for line in lines],
     )
     assert result.text == "d <b>c</b> b a h <i>g</i> f e"
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [
+        ('See <a href="x">this page <i class="icon"></i></a>, please.', "See this page, please."),
+        ("See <b>one <i>two <u></u></i></b>, three", "See one two, three"),
+        ("See <b>one <i>two <u></u></i> <s></s></b> three", "See one two three"),
+        ("See <b>one <i></i></b> : two", "See one : two"),
+        ("See <b>one <i></i></b>", "See one"),
+        ("See <b>one <i></i><u></u></b>, two <code>x</code> (b)", "See one, two x (b)"),
+        ("Go (<a><img> Home</a>) now", "Go (Home) now"),
+        ("See <a><img> Home</a> <a>of us</a>", "See Home of us"),
+    ],
+)
+def test_a_space_beside_an_icon_is_once_in_the_text(page, line):
+    for markup in ("html", "xml"):
+        page = page if markup == "html" else page.replace("<img>", "<img/>").replace("code", "x")
+        text, steps = translate(page, same, markup=markup)
+        assert steps == [[line]] and text == page
+
+
+def test_a_space_beside_an_icon_ends_a_word():
+    text, steps = translate("a <b>See <i></i></b>this<b><i></i> page</b>", same)
+    assert steps == [["a See this page"]]
+    assert text == "a <b>See <i></i></b> this <b><i></i> page</b>"
+
+
+def test_a_space_after_a_no_break_space_is_kept():
+    assert translate("up&nbsp; now\xa0 <b>and </b> so")[0] == "UP\xa0 NOW\xa0 <b>AND</b> SO"

@@ -67,3 +67,13 @@ def test_tokens_take_linear_time(unit, end):
 def test_a_sign_that_starts_no_tag_is_text():
     assert translate("a < b and <3 c") == ("A &lt; B AND &lt;3 C", [["a < b and <3 c"]])
     assert translate("x <b and no end")[1] == [["x <b and no end"]]
+
+
+@pytest.mark.parametrize("start", ["<!--", "<?php a", "<![CDATA[ a", "<!doctype a", "<!- <b"])
+@pytest.mark.parametrize("markup", ["html", "xml"])
+def test_what_is_never_closed_goes_to_the_end_and_is_kept(start, markup):
+    page = f"<p>Hello you</p> more <b {start} secret <i and <!-- remark"
+    text, steps = translate(page, markup=markup)
+    assert text == f"<p>HELLO YOU</p> MORE &lt;B {start} secret <i and <!-- remark"
+    assert steps == [["Hello you", "more <b"] if markup == "html" else ["Hello you more <b"]]
+    assert translate(f"{start} secret", markup=markup) == (f"{start} secret", [])

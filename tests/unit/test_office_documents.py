@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import struct
+import zipfile
 import zlib
 
 import docx
@@ -315,3 +316,63 @@ def test_other_archives_are_refused():
     for parts in (content, content | {"xl/workbook.xml": "<workbook/>"}):
         with pytest.raises(UserError, match=r"a\.docx: is no Word document; save it as \.docx"):
             translated(make_zip(parts), "a.docx")
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ("word/kópf.xml".encode(), "word/kópf.xml"),
+        ("word/κό.xml".encode(), "word/κό.xml"),
+        (b"word/k\xa2pf.xml", "word/kópf.xml"),  # in cp437
+    ],
+)
+def test_names_of_parts_without_the_flag_of_utf_8_are_kept(raw, name):
+    placeholder = "x" * len(raw)
+    archive = make_docx(f"<w:p>{run('A')}</w:p>", header1=f"<w:p>{run('Top')}</w:p>")
+    with zipfile.ZipFile(io.BytesIO(archive)) as parts:
+        content = {one: parts.read(one) for one in parts.namelist()}
+    content[placeholder] = content.pop("word/header1.xml")
+    types = content["[Content_Types].xml"].decode().replace("word/header1.xml", name)
+    data = make_zip(content | {"[Content_Types].xml": types})
+    after, segments = translated(data.replace(placeholder.encode(), raw), "a.docx")
+    assert [segment.text for segment in segments] == ["A", "Top"]
+    with zipfile.ZipFile(io.BytesIO(after)) as parts:
+        assert name in parts.namelist() and b"TOP" in parts.read(name)
+
+
+@pytest.mark.parametrize("properties", ["", "<w:b/>"])
+def test_the_base_of_a_ruby_is_read_with_its_sentence_in_word(properties):
+    def ruby(base: str) -> str:
+        inner = f"<w:rubyPr/><w:rt>{run('kanji')}</w:rt><w:rubyBase>{base}</w:rubyBase>"
+        return run("", properties).replace("<w:t></w:t>", f"<w:ruby>{inner}</w:ruby>")
+
+    content = run("He reads ") + ruby(run("A long") + run(" word", "<w:b/>")) + run(" well.")
+    after, texts = word(content)
+    assert texts == ['He reads <g id="1">A long<g id="2"> word</g></g> well.']
+    inner = run("A LONG") + run(" WORD", "<w:b/>")
+    assert after == run("HE READS ") + ruby(inner) + run(" WELL.")
+    moved, _ = word(content, lambda _: ['<g id="1">汉<g id="2">字</g></g> liest er'])
+    assert moved == ruby(run("汉") + run("字", "<w:b/>")) + run(" liest er")
+    empty = run("A ") + ruby("").replace("<w:rubyBase></w:rubyBase>", "") + run(" b")
+    assert word(empty)[0] == empty.replace(" b<", " B<")
+
+
+def test_the_base_of_a_ruby_is_read_with_its_sentence_in_opendocument():
+    def ruby(base: str) -> str:
+        inner = f"<text:ruby-base>{base}</text:ruby-base><text:ruby-text>kanji</text:ruby-text>"
+        return f'<text:ruby text:style-name="T1">{inner}</text:ruby>'
+
+    control = '<x:content-control xmlns:x="{}">{}</x:content-control>'.format
+    space = "urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0"
+    body = f"He reads {ruby('Chinese <text:s/>characters')} well, {control(space, 'I see')}."
+    after, segments = translated(make_odt(f"<text:p>{body}</text:p>"), "a.odt")
+    assert [one.text for one in segments] == [
+        'He reads <g id="1">Chinese  characters</g> well, <g id="2">I see</g>.'
+    ]
+    written = paragraphs(after, "content.xml")[0]
+    assert ruby("CHINESE <text:s/>CHARACTERS") in written
+    assert written.endswith(">I SEE</x:content-control>.")
+    assert written.startswith("HE READS <text:ruby") and " WELL, <x:" in written
+    body = "A <text:ruby><text:ruby-text>kanji</text:ruby-text></text:ruby> b"
+    after, _ = translated(make_odt(f"<text:p>{body}</text:p>"), "a.odt")
+    assert paragraphs(after, "content.xml")[0] == body.replace("> b", "> B")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 
 import pytest
 import srt
@@ -118,6 +119,31 @@ def test_a_page_without_text_to_translate_is_refused(page, is_translated):
 def test_html_is_read_in_the_larger_encoding_that_browsers_use(declared, actual, text):
     page = f'<meta charset="{declared}"><p>{text}</p>'.encode(actual)
     assert translated(page, "a.html", identity)[0] == page
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        '<!-- was: <meta charset="iso-8859-1"> --><meta charset="utf-8">',
+        '<meta name="description" content="How to set charset=latin1"><meta charset="utf-8">',
+        "<meta data-charset=latin1 name=charset><META CharSet=utf-8>",
+        "<script>'<meta charset=latin1>'</script>",
+        '<meta charset=""><meta charset=\'utf-8\'><meta charset="latin1">',
+        '<meta http-equiv="refresh" content="1; charset=latin1">',
+        "<!-- <meta charset=latin1>",
+    ],
+)
+def test_only_declarations_of_html_name_its_encoding(head):
+    page = f"{head}\n<p>Grüße an alle</p>-->x</p>\n"
+    after, (segment,) = translated(page, "a.html", identity)
+    assert segment.text == page and after.decode() == page
+    for declaration in (
+        "<meta http-equiv=Content-Type content='text/html; charset=ISO-8859-1'>",
+        '<meta content="text/html;charset = latin1" HTTP-EQUIV="content-type" />',
+        "<meta id=a charset = latin1>",
+    ):
+        narrow = f"<!-- charset=utf-8 -->{declaration}<p>Grüße an alle</p>".encode("latin-1")
+        assert translated(narrow, "a.html", identity)[0] == narrow
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "utf-16", "UTF-16LE"])
@@ -244,6 +270,69 @@ def test_no_blank_line_ends_a_cue(end, last):
     after, _ = translated(cue, "a.srt", lambda ones: ["Hier", "- Da", "Dort"][: len(ones)])
     expected = f"{times}{{\\an8}}Hier\n- Da{last.replace('Two', 'Dort')}"
     assert after.decode() == expected.replace("\n", end)
+
+
+TWO_CUES = "1\n00:00:01,000 --> 00:00:02,000\nHello there\n\n2\n{}\nA second cue\n"
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        "00:00:03 --> 00:00:04",
+        "00:00:03,0000 --> 00:00:04,123456",
+        "-00:00:00,500 --> +00:00:01.000",
+        " 0:0:3-->100:00:04,5 X1:40",
+    ],
+)
+def test_forms_of_times_are_kept(times):
+    after, segments = translated(TWO_CUES.format(times), "a.srt")
+    assert [one.text for one in segments] == ["Hello there", "A second cue"]
+    kept = TWO_CUES.replace("Hello there", "HELLO THERE").replace("A second cue", "A SECOND CUE")
+    assert after.decode() == kept.format(times)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        "00:00:03,000 -> 00:00:04,000",
+        "00:00:03,000 ––> 00:00:04,000",
+        "00:00:03,000 → 00:00:04,000",
+        "00:03,000 --> 00:04,000",
+        "00:00:03:000 --> 00:00:04:000",
+        "00:00:03, 000 --> 00:00:04, 000",
+        "−00:00:03,000 --> 00:00:04,000",
+        "00:00:03,000 --> ",
+        "00:00:03,000 --> 00:00:04,000" + " a" * 400,
+    ],
+)
+def test_a_malformed_line_of_times_is_refused(times):
+    message = f"a.srt:6: {times.strip()[:40]!r} is not a line of times; write 00:00:01,000 --> 00:"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        translated(TWO_CUES.format(times), "a.srt")
+
+
+@pytest.mark.parametrize("text", ["At 10:30 -> eleven", "10:30 -> 11:00", "--> go", "1, 2 --> 3"])
+def test_arrows_in_a_cue_are_text(text):
+    cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+    if any(map(str.isalpha, text)):
+        assert translated(cue, "a.srt")[0].decode() == cue.replace(text, text.upper())
+    else:
+        with pytest.raises(UserError, match="there is nothing to translate"):
+            translated(cue, "a.srt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10\xa0km\u202f? Non\u202f!\nOui\xa0: 5\u2009%", "\u3000A\u3000b", "<i>a\u3000b</i> c"],
+)
+def test_no_break_and_wide_spaces_of_subtitles_are_kept(text):
+    def by_sentences(segments):
+        return [markup_translation(one.text, markup=one.markup)[0] for one in segments]
+
+    cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+    for translate in (identity, by_sentences):
+        after, _ = translated(cue, "a.srt", translate)
+        assert after.decode().upper() == cue.upper()
 
 
 def test_text_outside_of_cues_names_its_line():
