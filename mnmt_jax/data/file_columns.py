@@ -75,7 +75,7 @@ def pair_folders(pattern: str) -> frozenset[str] | None:
         The names, casefolded; None if the pattern has no such folder, or its parent varies.
     """
     parent, separator, _ = pattern.partition("/{pair}/")
-    if not separator or "{" in parent or "}" in parent:
+    if not separator or "{language}" in parent or "{pair}" in parent:
         return None
     try:
         return frozenset(map(str.casefold, os.listdir(f"{parent}/")))
