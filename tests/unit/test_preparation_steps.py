@@ -444,6 +444,14 @@ def test_rules_of_one_pair():
         SameCase().keeps(PairBatch(["a", "b"], ["c"], DIRECTION))
 
 
+def test_too_many_hashes_name_the_setting_to_change():
+    with pytest.raises(UserError, match="bands = 2000 must be 1024 or less$"):
+        NearDuplicates(bands=2000)
+    with pytest.raises(UserError, match="rows = 8 must be 5 or less with 200 bands$"):
+        NearDuplicates(bands=200)
+    assert NearDuplicates(bands=1024, rows=1).bands == 1024
+
+
 def test_a_wrong_setting_is_named():
     with pytest.raises(UserError, match=r"^written_in: prefix = 'z' must be one of x, y$"):
         WrittenIn("z")
