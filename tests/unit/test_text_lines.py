@@ -259,6 +259,24 @@ def test_unreadable_columns_are_one_error_line(tmp_path):
         list(TextColumn(str(path), "text").read(MAX_LINE_BYTES))
 
 
+@pytest.mark.parametrize("end", [b"", b"\r"])
+def test_line_ends_of_old_macs_are_refused(tmp_path, end):
+    """They would be one line; a carriage return beside line feeds is a character."""
+    for code, text in (("en", b"one\rtwo"), ("de", b"eins\rzwei")):
+        (tmp_path / f"train.{code}").write_bytes(text + end)
+    pattern, pair = f"{tmp_path}/{{split}}.{{language}}", ("en", "de")
+    message = r"train\.en: its lines end in carriage returns alone; .* tr '\\r' '\\n' < FILE > NEW$"
+    for cleaning in (Cleaning(), DROP):
+        with pytest.raises(UserError, match=message):
+            list(ParallelFiles("x", pattern, pair, cleaning=cleaning).pairs("train", pair))
+    with pytest.raises(UserError, match=message):
+        list(input_lines(str(tmp_path / "train.en")))
+    (flaw,) = read_lines(io.BytesIO(b"one\rtwo" * 9), 9)
+    assert flaw.detail.startswith("more than 9 bytes (if its lines end in carriage returns alone")
+    assert list(read_lines(io.BytesIO(b"one\rtwo\n"))) == ["one\rtwo"]
+    assert list(read_lines(io.BytesIO(b"one\r\r"))) == ["one\r"]
+
+
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_null_in_a_column_is_a_blank_line(tmp_path, form):
     """Also where the object of the field is null; a line that is not JSON is bad, too."""
