@@ -118,7 +118,8 @@ def has_few_marks(sentence: str, _: str) -> bool:
 
 
 def has_few_symbols(sentence: str, _: str) -> bool:
-    return sum(category(c)[0] in "PS" for c in sentence) < 0.3 * len(sentence)
+    symbols = [c for c in sentence if category(c)[0] in "PS"]
+    return bool(sentence) and len(symbols) / len(sentence) < 0.3
 
 
 def is_readable(sentence: str, _: str) -> bool:

@@ -153,7 +153,7 @@ def _rounds(
     flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
 ) -> BackTranslationRounds:
     from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
-    from mnmt_jax.commands.translated_cache import report_context_tasks
+    from mnmt_jax.commands.translated_cache import report_context_tasks, report_prompted_tasks
     from mnmt_jax.data.back_translation import BackTranslationDraws
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.training.source_runs import SourceRunSpec
@@ -162,6 +162,7 @@ def _rounds(
     cache = TokenCache.open(flags.cache)
     if is_first():
         report_context_tasks(cache, "not back-translated")
+        report_prompted_tasks(cache, "not back-translated")
     known_codes = cache.vocabulary.languages
     languages, pool = (
         [find_code(code, known_codes) or code for code in split_list(text)]

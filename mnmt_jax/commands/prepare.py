@@ -25,6 +25,7 @@ from mnmt_jax.runtime.processors import count_processors
 
 if TYPE_CHECKING:
     from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
+    from mnmt_jax.data.preparation.recipes import Recipe
     from mnmt_jax.data.preparation.runners import Runner
 
 
@@ -51,7 +52,7 @@ def make_parser() -> PassThroughParser:
     parser.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="vocabulary folder; --output needs it, and rules on pieces",
+        help="vocabulary folder; --output needs it, and --text_output with rules on pieces",
     )
     result = parser.add_mutually_exclusive_group(required=True)
     result.add_argument("--output", type=Path, metavar="CACHE", help="token cache to write")
@@ -106,9 +107,10 @@ def main() -> None:
     from mnmt_jax.evaluation.preparation_page import PAGE, steps_table, write_page
 
     recipe = read_recipe(flags.recipe)
-    form, output = _output(flags)
     if flags.evaluation_text:
         recipe = recipe.without_rules()
+    form, output = _output(flags, recipe)
+    if flags.evaluation_text:
         corpus, directions = corpus_and_directions(flags, EVALUATION_SPLITS)
         tasks = plan_evaluation_tasks(corpus, directions)
     else:
@@ -139,16 +141,22 @@ def main() -> None:
         warn_without_validation(TokenCache.open(output))
 
 
-def _output(flags: argparse.Namespace) -> tuple[CacheOutput | TextOutput, Path]:
+def _output(flags: argparse.Namespace, recipe: Recipe) -> tuple[CacheOutput | TextOutput, Path]:
     """Return what to write, and where.
 
     Raises:
-        UserError: if a cache has no vocabulary.
+        UserError: if a cache has no vocabulary, or text has one that no step of the recipe reads.
     """
     from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
+    from mnmt_jax.data.preparation.steps import PieceRule
 
     vocabulary = Path(flags.vocabulary) if flags.vocabulary else None
     if folder := flags.text_output or flags.evaluation_text:
+        if vocabulary and not any(isinstance(step, PieceRule) for step in recipe.steps):
+            raise UserError(
+                f"--vocabulary={vocabulary}: text is written, and no step that it takes encodes "
+                "it; leave it out"
+            )
         return TextOutput(vocabulary), folder
     if vocabulary is None:
         raise UserError("--output needs --vocabulary; 'mnmt vocabulary' makes one")

@@ -16,7 +16,7 @@ from mnmt_jax.commands.line_events import length_flags
 from mnmt_jax.commands.resumable_output import ResumableOutput, TranslateFn
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, write_cache
+from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, has_prompts, write_cache
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.distributed.processes import wait_for_all
 from mnmt_jax.errors import UserError, join_names, pluralize, say, warn
@@ -103,6 +103,19 @@ def report_context_tasks(cache: TokenCache, effect: str) -> None:
     names = [name for name in cache.tasks_with("train") if cache.tasks[name].context]
     if names:
         say(f"{effect}, because they have document context: {join_names(names)}")
+
+
+def report_prompted_tasks(cache: TokenCache, effect: str) -> None:
+    """Print a line that names the training tasks with prompts, if any.
+
+    Their targets are those of the tasks without.
+
+    Args:
+        cache: cache of the real pairs.
+        effect: what is done with them, e.g. `not back-translated`.
+    """
+    if names := [name for name in cache.tasks_with("train") if has_prompts(cache, name)]:
+        say(f"{effect}, because tasks without prompts have their targets: {join_names(names)}")
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_writer import TaskSource
+from mnmt_jax.data.cache_writer import TaskSource, has_prompts
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
@@ -65,7 +65,8 @@ class BackTranslationDraws:
 
         Returns:
             The names of the tasks whose targets are translated. Those with document context are
-            left out: a chunk that is translated as one line may get another number of sentences.
+            left out, because a chunk that is translated as one line may get another number of
+            sentences, and those with prompts, because the tasks without have the same targets.
 
         Raises:
             UserError: if a language is repeated, unknown, no training target, or has no other
@@ -81,7 +82,11 @@ class BackTranslationDraws:
                     f"--{flag}: the vocabulary has no {join_names(unknown)}; it has "
                     f"{join_names(known)}"
                 )
-        trained = [name for name in cache.tasks_with(_TRAIN) if not cache.tasks[name].context]
+        trained = [
+            name
+            for name in cache.tasks_with(_TRAIN)
+            if not (cache.tasks[name].context or has_prompts(cache, name))
+        ]
         if pseudo := [name for name in trained if name.startswith(PREFIX)]:
             raise UserError(
                 f"{cache.directory}: '{pseudo[0]}' was back-translated already; name the cache of "

@@ -19,7 +19,7 @@ from mnmt_jax.data.cache import FORMAT, CachedTask, Split, TokenCache, lengths_p
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import split_auxiliary
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, pluralize, warn
 from mnmt_jax.files.atomic_write import check_writable, new_folder, refuse_current_folder
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.file_digest import FileDigest
@@ -65,17 +65,40 @@ class TaskSource:
             shard_examples: most examples per shard file.
 
         Raises:
-            UserError: if there is no example.
+            UserError: if there is no example, or no pair of a split has pieces on both sides.
         """
         splits = {
-            split: write_split(directory, self.name, split, pairs(), shard_examples)
-            for split, pairs in self.splits.items()
+            split: write_split(directory, self.name, split, self._pairs(split), shard_examples)
+            for split in self.splits
         }
         non_empty = {name: split for name, split in splits.items() if split.examples}
         if not non_empty:
             raise no_examples_error(self.name)
         languages = self.source_lang, self.target_lang
         return CachedTask(self.name, *languages, non_empty, self.share, self.context)
+
+    def _pairs(self, split: str) -> Iterator[TokenPair]:
+        """Yield the pairs of a split; of two languages, without those that lack pieces on a side.
+
+        Raises:
+            UserError: if there are pairs, but all lack pieces.
+        """
+        one_language = self.source_lang == self.target_lang
+        number = count = first = 0
+        for number, pair in enumerate(self.splits[split](), start=1):
+            if one_language or all(len(side) for side in pair):
+                yield pair
+            else:
+                count, first = count + 1, first or number
+        if not count:
+            return
+        problem = (
+            f"task '{self.name}', {split}: {count} of {pluralize(number, 'pair')} (first: pair "
+            f"{first}) have a side without pieces in this vocabulary"
+        )
+        if count == number:
+            raise UserError(f"{problem}; give a vocabulary of this text with --vocabulary")
+        warn(f"{problem}, such as control characters alone; left out")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -35,7 +35,8 @@ class Context:
 
     Attributes:
         pieces: most source pieces of a chunk of several sentences, with its separators.
-        separator: text between its sentences; a sentence that contains it is a chunk by itself.
+        separator: text between its sentences; a source sentence that contains it is a chunk by
+            itself.
     """
 
     pieces: int

@@ -84,16 +84,25 @@ class ChunkCounts:
         chunks: number of chunks.
         sentences: number of sentences.
         together: number of sentences in chunks of several.
+        left_out: number of chunks of several sentences that are left out, because a target
+            contains the separator.
     """
 
     documents: int = 0
     chunks: int = 0
     sentences: int = 0
     together: int = 0
+    left_out: int = 0
 
-    def add(self, sizes: Sequence[int]) -> None:
-        """Add a document, by the numbers of sentences of its chunks."""
+    def add(self, sizes: Sequence[int], left_out: int = 0) -> None:
+        """Add a document, by the numbers of sentences of its chunks.
+
+        Args:
+            sizes: number of sentences of each chunk that is an example.
+            left_out: number of its other chunks.
+        """
         self.documents += 1
+        self.left_out += left_out
         self.chunks += len(sizes)
         self.sentences += sum(sizes)
         self.together += sum(size for size in sizes if size > 1)
@@ -104,7 +113,13 @@ class ChunkCounts:
         return (
             f"{pluralize(self.documents, 'document')} of {pluralize(self.sentences, 'sentence')}, "
             f"{pluralize(self.chunks, 'chunk')} of {mean:.1f} sentences on average"
+            f"{self._left_out()}"
         )
+
+    def _left_out(self) -> str:
+        if not self.left_out:
+            return ""
+        return f", {pluralize(self.left_out, 'chunk')} left out (a target has the separator)"
 
     def check(self, context: Context) -> None:
         """Warn if the counts show that sentences are hardly translated together.
@@ -116,10 +131,10 @@ class ChunkCounts:
             "check that --document_ids names files with one id for each document, and that "
             f"sentences do not contain --separator={context.separator}, or raise --context"
         )
-        if self.sentences and not self.together:
+        if (self.sentences or self.left_out) and not self.together:
             raise UserError(
-                f"--context={context.pieces}: all {self.chunks} chunks are single sentences; "
-                f"{remedy}"
+                f"--context={context.pieces}: all {self.chunks} chunks are single sentences"
+                f"{self._left_out()}; {remedy}"
             )
         if self.together < _FEW_TOGETHER * self.sentences:
             warn(
@@ -136,7 +151,8 @@ class ChunkCounts:
 class ContextCorpus(Corpus):
     """Corpus whose examples are chunks of the documents of another corpus.
 
-    It has the splits whose files of document ids exist.
+    It has the splits whose files of document ids exist. A chunk of several sentences is left out if
+    a target contains the separator.
 
     Args:
         corpus: parallel corpus with document ids.
@@ -183,13 +199,19 @@ class ContextCorpus(Corpus):
             sources = [source for source, _ in document]
             sizes = self._context.chunk_sizes(sources, self._vocabulary, direction[0])
             remaining = iter(document)
-            counts.add(sizes)
-            for size in sizes:
-                chunk = list(itertools.islice(remaining, size))
+            chunks = [list(itertools.islice(remaining, size)) for size in sizes]
+            examples = [chunk for chunk in chunks if not self._is_ambiguous(chunk)]
+            counts.add(list(map(len, examples)), len(chunks) - len(examples))
+            for chunk in examples:
                 source, target = map(self._context.join, zip(*chunk, strict=True))
                 yield source, target
         self._report(f"{self.name}_{'_'.join(direction)} {split}: {counts}")
         counts.check(self._context)
+
+    def _is_ambiguous(self, chunk: SentencePairs) -> bool:
+        """Return whether the joined targets would have another number of sentences."""
+        separator = self._context.separator
+        return len(chunk) > 1 and any(separator in target for _, target in chunk)
 
 
 def check_separator(context: Context, vocabulary: Vocabulary) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mnmt_jax.data.text_reader import Flaw, read_lines, resolve, surrogate_flaw
+from mnmt_jax.data.text_reader import BLANK, Flaw, read_lines, resolve, surrogate_flaw
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
 
+_MISSING = object()
 _LINE_BREAKS = re.compile("[\r\n]+")
 _JSON_FACTOR = 4  # room for other fields and escapes of six bytes
 _JSON_EXTRA = 1 << 14
@@ -74,7 +75,7 @@ def pair_folders(pattern: str) -> frozenset[str] | None:
         The names, casefolded; None if the pattern has no such folder, or its parent varies.
     """
     parent, separator, _ = pattern.partition("/{pair}/")
-    if not separator or "{" in parent or "}" in parent:
+    if not separator or "{language}" in parent or "{pair}" in parent:
         return None
     try:
         return frozenset(map(str.casefold, os.listdir(f"{parent}/")))
@@ -93,8 +94,9 @@ def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]
             row = parse_json(line, finite=False)
         except ValueError as error:
             problem = getattr(error, "msg", None) or one_line(error)
-            raise UserError(f"{path}:{number}: not JSON ({problem})") from None
-        yield _field(row, column, f"{path}:{number}")
+            yield Flaw("bad_json", f"not JSON ({problem})")
+        else:
+            yield _field(row, column, f"{path}:{number}")
 
 
 def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
@@ -125,14 +127,21 @@ def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
 
 
 def _field(row: Any, column: str, location: str) -> str | Flaw:
-    """Return the text of a possibly nested field as one line, or its flaw.
+    """Return the text of a possibly nested field as one line, or its flaw; null is blank.
 
     Raises:
         UserError: if the field is missing or not text.
     """
     value = row
     for name in column.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
+        if value is None:
+            break
+        value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+    if value is None:
+        return Flaw(BLANK.reason, f"field {column!r} is null")
     if not isinstance(value, str):
-        raise UserError(f"{location}: field {column!r} is missing or not text")
+        raise UserError(
+            f"{location}: field {column!r} is missing or not text; name a field of text after '#' "
+            "in the path, or remove the row"
+        )
     return surrogate_flaw(value) or _LINE_BREAKS.sub(" ", value)

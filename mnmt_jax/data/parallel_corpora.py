@@ -128,7 +128,8 @@ class PatternFiles(FileCorpus):
     def _first_paths(self, pattern: str, direction: Direction) -> tuple[str, ...]:
         """Return the two paths of a direction by a pattern and the first name of each language."""
         names = [self._words.get(code, (code,))[0] for code in direction]
-        return tuple(pattern.format(language=name, pair="-".join(names)) for name in names)
+        pattern = pattern.replace("{pair}", "-".join(names))
+        return tuple(pattern.replace("{language}", name) for name in names)
 
     @property
     def expected_splits(self) -> tuple[str, ...]:
@@ -211,7 +212,7 @@ def _first_text_column(
 ) -> TextColumn | None:
     """Return the first existing place that a pattern names with one of the words."""
     for word in language_names:
-        name = pattern.format(language=word, pair=pair)
+        name = pattern.replace("{language}", word).replace("{pair}", pair)
         if name not in cache:
             cache[name] = find_text_column(name)
         if (place := cache[name]) is not None:
@@ -243,7 +244,7 @@ class ParallelFiles(PatternFiles):
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
     ) -> None:
         needed = {"language"} if len(splits) == 1 else {"split", "language"}
-        _check_pattern(pattern, needed, {"split", "language", "pair"})
+        pattern = _checked_pattern(pattern, needed, {"split", "language", "pair"})
         patterns = {split: (pattern.replace("{split}", word),) for split, word in splits.items()}
         words = language_aliases(itertools.chain(*patterns.values()), languages)
         super().__init__(name, patterns, languages, language_names=words, cleaning=cleaning)
@@ -262,6 +263,8 @@ class TsvFile(FileCorpus):
         cleaning: which lines are bad, and whether they are errors or dropped.
     """
 
+    _checks_fields = True
+
     def __init__(
         self,
         name: str,
@@ -272,11 +275,13 @@ class TsvFile(FileCorpus):
         splits: Mapping[str, str] = _STANDARD_SPLITS,
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
     ) -> None:
-        _check_pattern(pattern, set() if len(splits) == 1 else {"split"}, {"split"})
+        if self._checks_fields:
+            needed = set() if len(splits) == 1 else {"split"}
+            pattern = _checked_pattern(pattern, needed, {"split"})
         self._paths = {
             split: path
             for split, word in splits.items()
-            if (path := resolve(pattern.format(split=word)))
+            if (path := resolve(pattern.replace("{split}", word)))
         }
         if not self._paths:
             raise NoFilesError(
@@ -401,6 +406,8 @@ class MultilingualTsv(TsvFile):
         selection: which pairs are taken.
     """
 
+    _checks_fields = False  # folders of published text may have braces
+
     def __init__(
         self,
         name: str,
@@ -445,11 +452,11 @@ def _first_cells(path: str) -> list[str]:
     return header.split("\t")
 
 
-def _check_pattern(pattern: str, required: set[str], allowed: set[str]) -> None:
-    """Check that a path pattern has the needed fields and no field that is not allowed.
+def _checked_pattern(pattern: str, required: set[str], allowed: set[str]) -> str:
+    """Return a path pattern with its doubled braces as single ones, after a check of its fields.
 
     Raises:
-        UserError: if not.
+        UserError: if it lacks a required field, or has one that is not allowed.
     """
     try:
         fields = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
@@ -458,6 +465,7 @@ def _check_pattern(pattern: str, required: set[str], allowed: set[str]) -> None:
     if not required <= fields <= allowed:
         words = " and ".join(f"{{{name}}}" for name in sorted(required))
         raise UserError(f"pattern {pattern!r}: must have {words} and no other field in braces")
+    return pattern.replace("{{", "{").replace("}}", "}")
 
 
 CORPORA: dict[str, Callable[[], Corpus]] = {}

@@ -22,6 +22,7 @@ BadLine = Literal["error", "drop"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP_MAGIC = b"\x1f\x8b"
+_TO_LINE_FEEDS = "tr '\\r' '\\n' < FILE > NEW"
 # A line with at least this number and this fraction of NULs is taken as UTF-16 or UTF-32.
 _MIN_NULS, _MIN_NUL_FRACTION = 4, 0.2
 
@@ -120,7 +121,8 @@ def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Itera
     """Yield the lines of a text without their line ends.
 
     A line ends at a line feed, with or without a carriage return before it; other characters that
-    Unicode counts as line breaks stay in the text. Text is UTF-8, or UTF-16 or UTF-32 if it begins
+    Unicode counts as line breaks stay in the text. A file of several lines that end in carriage
+    returns alone, as on old Macs, is refused. Text is UTF-8, or UTF-16 or UTF-32 if it begins
     with a byte order mark, which is removed. Memory is bounded by `max_bytes` for any file: a
     longer line is skipped while it is read.
 
@@ -130,7 +132,8 @@ def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Itera
         max_bytes: maximum length of a line, in bytes of UTF-8; a longer line becomes a flaw.
 
     Raises:
-        UserError: if the file cannot be opened, is truncated, or is not valid gzip.
+        UserError: if the file cannot be opened, is truncated, is not valid gzip, or has carriage
+            returns alone as line ends.
     """
     if isinstance(source, str):
         with closing(open_bytes(source)) as file:
@@ -188,8 +191,31 @@ def _lines(file: BinaryIO, name: str, max_bytes: int) -> Iterator[str | Flaw]:
         raise UserError(
             f"{name}: unreadable after line {number} ({error}), copy the file again"
         ) from None
+    _check_line_ends(pending, number, name)
     if pending:
         yield _decode_line(bytes(pending), encoding, max_bytes)
+
+
+def _check_line_ends(last: bytearray, earlier: int, name: str) -> None:
+    """Check that a file without a line feed has no carriage return between characters.
+
+    Args:
+        last: the text after the last line feed.
+        earlier: number of lines before it.
+        name: name of the file.
+
+    Raises:
+        UserError: if it has one.
+    """
+    if not earlier and _has_inner_returns(last):
+        raise UserError(
+            f"{name}: its lines end in carriage returns alone; convert them: {_TO_LINE_FEEDS}"
+        )
+
+
+def _has_inner_returns(line: bytes | bytearray) -> bool:
+    """Return whether a line has a carriage return that is not at its end."""
+    return b"\r" in line.rstrip(b"\r")
 
 
 def _decode_block(block: bytes, encoding: str, max_bytes: int) -> Iterator[str | Flaw]:
@@ -211,7 +237,9 @@ def _decode_block(block: bytes, encoding: str, max_bytes: int) -> Iterator[str |
 def _decode_line(line: bytes, encoding: str, max_bytes: int) -> str | Flaw:
     """Decode one line without its line feed."""
     if len(line) > max_bytes:
-        return Flaw("too_long", f"more than {max_bytes} bytes")
+        returns = f" (if its lines end in carriage returns alone: {_TO_LINE_FEEDS})"
+        hint = returns if _has_inner_returns(line) else ""
+        return Flaw("too_long", f"more than {max_bytes} bytes{hint}")
     nuls, looks_wide = line.count(0), encoding in WIDE
     if nuls and (looks_wide or nuls >= max(_MIN_NULS, len(line) * _MIN_NUL_FRACTION)):
         wide = encoding if looks_wide else WIDE[0]

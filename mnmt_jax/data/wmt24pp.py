@@ -95,9 +95,12 @@ def _parse(line: str, place: str) -> dict[str, str]:
     try:
         row = parse_json(line, finite=False)
     except ValueError as error:
-        raise UserError(f"{place}: not JSON ({one_line(error)})") from error
+        problem = f"{place}: not JSON ({one_line(error)})"
+        raise UserError(f"{problem}; download the file again") from error
     if not isinstance(row, dict) or not all(
         isinstance(row.get(field), str) for field in ("source", "target")
     ):
-        raise UserError(f"{place}: no object with the texts 'source' and 'target'")
+        raise UserError(
+            f"{place}: no object with the texts 'source' and 'target'; download the file again"
+        )
     return row

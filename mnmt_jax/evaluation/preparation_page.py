@@ -11,7 +11,7 @@ from typing import Any
 from mnmt_jax import __version__
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, StepCounts, sum_groups
-from mnmt_jax.data.preparation.stages import label_steps
+from mnmt_jax.data.preparation.stages import UNENCODED, label_steps
 from mnmt_jax.data.preparation.steps import Step, Transform
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.count_page import counts_section
@@ -61,11 +61,13 @@ def preparation_page(recipe: Recipe, counts: Sequence[GroupCounts]) -> str:
     texts = (f"Recipe {recipe.name}, mnmt-jax {__version__}.", recipe.source, recipe.note)
     notes = [tag("p", text, class_="muted") for text in texts if text]
     steps = dict(label_steps(recipe.steps))
+    titles = _titles(steps, counts)
     sections = [
         tag("header", tag("h1", title), notes),
         section("Steps", text_table(*_steps_table(steps, counts))),
         section(
-            "Dropped pairs", [_examples(item, steps[item.label]) for item in _sums(steps, counts)]
+            "Dropped pairs",
+            [_examples(item, titles[item.label]) for item in _sums(steps, counts)],
         ),
         *(counts_section(split, kept) for split, kept in _kept_by_direction(counts).items()),
     ]
@@ -79,8 +81,18 @@ def steps_table(recipe: Recipe, counts: Sequence[GroupCounts]) -> str:
 
 
 def _sums(steps: Mapping[str, Step], counts: Sequence[GroupCounts]) -> list[StepCounts]:
-    labels = [label for label, step in steps.items() if not isinstance(step, Transform)]
+    labels = [
+        label for label in _titles(steps, counts) if not isinstance(steps.get(label), Transform)
+    ]
     return sum_groups(labels, counts)
+
+
+def _titles(steps: Mapping[str, Step], counts: Sequence[GroupCounts]) -> dict[str, str]:
+    """Return the text of each step, and of the encoding if it dropped pairs, by label."""
+    titles = {label: _step_text(label, step) for label, step in steps.items()}
+    if any(UNENCODED in item.dropped for item in counts):
+        titles[UNENCODED] = f"{UNENCODED}: a side has no pieces"
+    return titles
 
 
 def _steps_table(
@@ -90,10 +102,10 @@ def _steps_table(
     dropped = {item.label: item for item in _sums(steps, counts)}
     shown = [item for item in counts if item.group.split == "train"] or counts
     rows = [_reading_row(shown)]
-    for label, step in steps.items():
+    for label, title in _titles(steps, counts).items():
         item = dropped.get(label)
         numbers = _numbers(item.reached, item.dropped) if item else ["–"] * 3
-        rows.append([_step_text(label, step), *numbers])
+        rows.append([title, *numbers])
     kept = sum(item.kept for item in shown)
     rows.append(["kept", f"{kept:,}", "", ""])
     return ["step", "pairs", "dropped", "share"], rows
@@ -123,9 +135,9 @@ def _numbers(reached: int, dropped: int) -> list[str]:
     return [f"{reached:,}", f"{dropped:,}", f"{dropped / max(1, reached):.2%}"]
 
 
-def _examples(item: StepCounts, step: Step) -> Html:
+def _examples(item: StepCounts, title: str) -> Html:
     """Return the first dropped pairs of a step, folded."""
-    text = f"{_step_text(item.label, step)}: {pluralize(item.dropped, 'pair')}"
+    text = f"{title}: {pluralize(item.dropped, 'pair')}"
     summary = tag("summary", breakable(text))
     rows = []
     for languages, *texts in item.examples:

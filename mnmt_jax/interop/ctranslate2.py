@@ -48,7 +48,7 @@ def export_ctranslate2(
         directory: existing folder to write to.
 
     Raises:
-        UserError: if CTranslate2 has no such model, or is not installed.
+        UserError: if CTranslate2 has no such model or vocabulary, or is not installed.
     """
     model = config.model
     if model.layout != CTRANSLATE2_LAYOUT:
@@ -63,9 +63,9 @@ def export_ctranslate2(
             ("Model.positions", model.positions, supported),
         ],
     )
-    converter, specs = _import_ctranslate2()
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
     tokens = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
+    converter, specs = _import_ctranslate2()
     table = entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
     positions = max(_POSITIONS, *config.decode.buckets, config.decode.max_length + _PREFIX)
     spec = _build_spec(specs, model, dict(written_tensors(params, table)), positions)

@@ -38,8 +38,10 @@ from mnmt_jax.interop.language_models import (
 )
 from mnmt_jax.interop.names import FAIRSEQ, entries, written_tensors
 from mnmt_jax.interop.token_table import (
+    SPECIALS,
     read_fairseq_table,
     rows_of_vocabulary,
+    tokens_for_export,
 )
 from mnmt_jax.interop.torch_files import read_torch, write_torch
 from mnmt_jax.methods.adaption import Adaption
@@ -131,7 +133,7 @@ def export_fairseq(
         directory: existing folder to write to.
 
     Raises:
-        UserError: if fairseq has no such model.
+        UserError: if fairseq has no such model or vocabulary.
     """
     rows = rows_of_vocabulary(vocabulary, tags_last=True)
     if vocabulary.named_pieces[:1] != ("<s>",):
@@ -139,6 +141,8 @@ def export_fairseq(
             "fairseq's dictionary starts with <s>, which this vocabulary does not have; export "
             "with --format t5x, or huggingface if it has the model"
         )
+    tags = [f"__{code}__" for code in vocabulary.languages]
+    tokens = tokens_for_export(vocabulary, tags, rows)
     arguments = _export_arguments(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
     table = entries(config.model, layout, FAIRSEQ, rows)
@@ -152,7 +156,8 @@ def export_fairseq(
         arguments[NORMALIZATION_SETTING] = vocabulary.normalization
     data = {"args": argparse.Namespace(**arguments), "model": state, **_NO_TRAINING}
     write_torch(directory / "checkpoint.pt", data)
-    lines = "".join(f"{piece} 1\n" for piece in vocabulary.named_pieces[1:])
+    pieces = tokens[len(SPECIALS) : vocabulary.first_tag]
+    lines = "".join(f"{piece} 1\n" for piece in pieces)
     (directory / "dict.txt").write_text(lines, encoding="utf-8")
     codes = "".join(f"{code}\n" for code in vocabulary.languages)
     (directory / "languages.txt").write_text(codes, encoding="utf-8")

@@ -184,9 +184,11 @@ def export_huggingface(
         shard_bytes: maximum size of a weights file.
 
     Raises:
-        UserError: if Hugging Face has no such model.
+        UserError: if Hugging Face has no such model or vocabulary.
     """
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    tags = tag_tokens(vocabulary.languages)
+    tokens = tokens_for_export(vocabulary, tags, rows)
     kind = _kind_for(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
     table = entries(config.model, layout, kind.dialect, rows)
@@ -206,8 +208,6 @@ def export_huggingface(
         "length_penalty": config.decode.length_penalty,
     }
     _write(directory / "generation_config.json", search)
-    tags = tag_tokens(vocabulary.languages)
-    tokens = tokens_for_export(vocabulary, tags, rows)
     _write_tokenizer(directory, kind, vocabulary, (tokens, tags))
 
 

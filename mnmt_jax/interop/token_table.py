@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -131,8 +132,18 @@ def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndar
         vocabulary: our vocabulary.
         tags: names of its language tags in the other toolkit.
         rows: from `rows_of_vocabulary`.
+
+    Raises:
+        UserError: if a piece has the name of a special token or of a tag, because other toolkits
+            know tokens by name.
     """
     tokens = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
+    if repeated := [token for token, count in collections.Counter(tokens).items() if count > 1]:
+        raise UserError(
+            f"pieces of the vocabulary are named {join_names([repr(name) for name in repeated])}, "
+            "as its language tags or special tokens are in other toolkits; export with --format "
+            "t5x"
+        )
     return [tokens[i] for i in np.argsort(rows)]
 
 

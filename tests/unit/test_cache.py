@@ -177,6 +177,21 @@ def test_exchanged_vocabularies_and_damage_are_detected(cache):
         decode_records(records, swapped)
 
 
+def test_pairs_without_pieces_on_a_side_are_left_out(tmp_path, capsys):
+    """Text of a single language is pairs with an empty source, which stay."""
+    pairs = [([3], [4]), ([5], []), ([], [6]), ([7], [8, 9])]
+    single = dict(source_lang="en", target_lang="en", splits={"train": lambda: [([], [3])] * 2})
+    tasks = [task(splits={"train": lambda: iter(pairs)}), task("single", **single)]
+    cache = write_cache(tmp_path / "cache", tasks, vocabulary=made_text.vocabulary())
+    kept = [tuple(part.tolist() for part in pair) for pair in cache.pairs("made_en_de", "train")]
+    assert kept == [pairs[0], pairs[3]] and cache.split("single", "train").examples == 2
+    warning = "warning: task 'made_en_de', train: 2 of 4 pairs (first: pair 2) have a side without"
+    assert capsys.readouterr().err.startswith(warning)
+    empty = task(splits={"train": lambda: iter(pairs[1:3])})
+    with pytest.raises(UserError, match="train: 2 of 2 pairs .* --vocabulary"):
+        write_cache(tmp_path / "empty", [empty], vocabulary=made_text.vocabulary())
+
+
 def test_errors_name_the_remedy(tmp_path, cache):
     vocabulary = cache.vocabulary
     with pytest.raises(UserError, match="'mnmt cache' wrote"):

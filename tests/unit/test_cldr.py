@@ -437,6 +437,20 @@ def test_languages_outside_mitre_render_their_corpora(language, inventory):
     assert sum(source != target for source, target in pairs) > 250
 
 
+@pytest.mark.parametrize("language", ["pt_BR", "es_MX", "en_GB"])
+def test_regional_varieties_inherit_the_entries_of_their_parents(language):
+    regional, parent = Renderer(language), Renderer(language[:2])
+    for kind, names in parent.names.items():
+        assert set(names) <= set(regional.names[kind])
+    for code, name in own_file(language).get("territories", {}).items():
+        assert regional.names["territory"][code] == plain(name)
+    assert set(parent.units()) <= set(regional.units()) and not regional.missing_phrases()
+    for unit in parent.units():
+        assert set(parent.unit_patterns(unit)) <= set(regional.unit_patterns(unit))
+    pairs = CldrCorpus(["de", language], inventory="large").pairs("train", ("de", language), 50)
+    assert all(source and target for source, target in pairs)
+
+
 def test_a_split_with_too_few_meanings_is_an_error(monkeypatch):
     monkeypatch.setattr(sampler, "_COMPOSITIONS", {"small": ((1.0, "head"),)})
     monkeypatch.setattr(sampler, "_HEADS", {"small": ((1.0, "relative"),)})

@@ -297,21 +297,20 @@ def test_files_are_looked_for_in_folders_of_pairs_that_exist(tmp_path, monkeypat
     monkeypatch.setattr(
         parallel_corpora, "find_text_column", lambda name: looked.add(name) or find(name)
     )
+    (tmp_path / "{d}").symlink_to(tmp_path)
     for pattern, expected in (
         ("{pair}/train.{language}", {"de-en/train.de", "de-en/train.en"}),
+        ("{d}/{pair}/train.{language}", {"{d}/de-en/train.de", "{d}/de-en/train.en"}),
         ("none/{pair}/train.{language}", set()),
-        ("}}/{pair}/train.{language}", None),
     ):
         patterns = {"train": [f"{tmp_path}/{pattern}"]}
         looked.clear()
-        if expected is None:
-            (tmp_path / "}").symlink_to(tmp_path)
-            assert PatternFiles("made", patterns, ("en", "de")).directions("train")
-            continue
         with contextlib.nullcontext() if expected else pytest.raises(UserError, match="no files"):
             corpus = PatternFiles("made", patterns, ("en", "de", "fr", "cs"))
             assert corpus.directions("train") == (("en", "de"), ("de", "en"))
         assert looked == {f"{tmp_path}/{name}" for name in expected}
+    escaped = f"{tmp_path}/{{{{d}}}}/{{pair}}/{{split}}.{{language}}"
+    assert ParallelFiles("made", escaped, ("en", "de")).directions("train")
 
 
 def test_tsv_drops_are_counted(tmp_path):

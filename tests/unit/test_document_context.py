@@ -222,6 +222,24 @@ def test_a_cache_has_tasks_of_sentences_and_of_chunks(folder, capsys):
     assert f"{10 / len(texts):.1f} sentences on average" in log and "warning: --context" not in log
 
 
+def test_chunks_with_the_separator_in_a_target_are_left_out(folder, capsys):
+    """The division depends on sources alone, so a single sentence keeps it."""
+    path, context, reports = folder / "train.de", Context(60, "␤"), []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    corpus = ContextCorpus(corpus_of(folder), context, made_text.vocabulary(), reports.append)
+    expected = list(corpus.pairs("train", CODES))
+    lines[1], lines[4] = f"{lines[1]} ␤ eins", f"␤ {lines[4]}"  # in a chunk of several, and alone
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    chunks = list(corpus.pairs("train", CODES))
+    single = tuple(made_text.sentence(5, code) for code in CODES)
+    expected[expected.index(single)] = single[0], f"␤ {single[1]}"
+    assert chunks == expected[1:]
+    assert reports[1].endswith(", 1 chunk left out (a target has the separator)")
+    path.write_text("␤\n" * len(lines), encoding="utf-8")
+    with pytest.raises(UserError, match="are single sentences, . chunks left out .* --separator=␤"):
+        list(corpus.pairs("train", CODES))
+
+
 SEPARATE = [f"{n}" for n in range(len(IDS))]
 
 

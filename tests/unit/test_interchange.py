@@ -15,6 +15,8 @@ from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop import huggingface
+from mnmt_jax.interop.ctranslate2 import export_ctranslate2
+from mnmt_jax.interop.fairseq import export_fairseq
 from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.names import FAIRSEQ, M2M100, MITRE, entries, read_params, written_tensors
 from mnmt_jax.interop.safetensors import read_safetensors
@@ -216,6 +218,20 @@ def test_listed_pieces_are_saved(tmp_path):
     assert Vocabulary.load(tmp_path / "saved").pieces is None
     with pytest.raises(UserError, match="listed twice"):
         dataclasses.replace(vocabulary, pieces=("a", "b", "a"))
+
+
+@pytest.mark.parametrize("name", ["__de__", "<pad>"])
+def test_exports_of_pieces_that_are_named_like_other_tokens_are_refused(tmp_path, name):
+    """Other toolkits know tokens by name, so one of the two would be lost."""
+    plain = made_text.vocabulary()
+    vocabulary = dataclasses.replace(plain, pieces=("<s>", *plain.named_pieces, name))
+    config = load_config([], ["Data.instruction='5'"])
+    config = dataclasses.replace(config, model=MODELS["encoder_decoder"])
+    params = random_params(config.model, vocabulary.size)
+    for export in (export_ctranslate2, export_fairseq, huggingface.export_huggingface):
+        with pytest.raises(UserError, match=f"named '{name}', .* --format t5x"):
+            export(config, params, vocabulary, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("form", ["pieces", "pieces and tags", "none"])

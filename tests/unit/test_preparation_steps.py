@@ -81,6 +81,20 @@ def test_lengths_by_hand():
     assert kept(LengthRatio(2), ("", ""), ("a", ""), ("a b", "c"), ("a b c", "d")) == [1, 0, 1, 0]
 
 
+def test_ratios_and_shares_are_exact_at_their_limits():
+    """63 / 45 is 1.4 and 55 / 100 is 0.55, although the products are rounded to the other side."""
+    numbers = np.array([[1, 1], [14, 10], [63, 45], [64, 45], [0, 0], [1, 0]])
+    for lengths in (numbers, numbers[:, ::-1]):
+        assert PieceRatio(1.4).keeps(lengths).astype(int).tolist() == [1, 1, 1, 0, 1, 0]
+    pairs = [("a" * 14 * n, "b" * 10 * n) for n in range(1, 60)]
+    assert all(kept(LengthRatio(1.4, "characters"), *pairs))
+    for n in range(1, 60):
+        script = (f"{'б' * 9 * n}{'a' * 11 * n}", "a")
+        marks = (f"{'a' * 9 * n}{'.' * 11 * n}", "a")
+        assert kept(Script(min_share=0.55), script, script[::-1], direction=("en", "de")) == [1, 1]
+        assert kept(PunctuationShare(0.55), marks) == [0]
+
+
 def test_scripts_by_hand():
     pairs = [("Hello", "こんにちは"), ("Привет", "日本"), ("Hello", "Tokyo"), ("1", "テー")]
     assert kept(Script(), *pairs) == [1, 0, 0, 1]
@@ -428,6 +442,14 @@ def test_rules_of_one_pair():
     assert kept(SameCase(), ("A", "B"), ("a", "B"), ("a", "b")) == [1, 0, 1]
     with pytest.raises(ValueError, match="shorter"):
         SameCase().keeps(PairBatch(["a", "b"], ["c"], DIRECTION))
+
+
+def test_too_many_hashes_name_the_setting_to_change():
+    with pytest.raises(UserError, match="bands = 2000 must be 1024 or less$"):
+        NearDuplicates(bands=2000)
+    with pytest.raises(UserError, match="rows = 8 must be 5 or less with 200 bands$"):
+        NearDuplicates(bands=200)
+    assert NearDuplicates(bands=1024, rows=1).bands == 1024
 
 
 def test_a_wrong_setting_is_named():

@@ -290,6 +290,22 @@ def test_text_is_written_without_a_vocabulary(flags, tmp_path, monkeypatch, caps
             prepare.main()
 
 
+def test_a_vocabulary_that_no_step_reads_is_refused(flags, evaluation, tmp_path, monkeypatch):
+    """The recipe of `evaluation` has a rule on pieces, which is not for text to evaluate on."""
+    assert evaluation[0] == flags[0]  # the recipe
+    vocabulary = f"--vocabulary={tmp_path / 'vocabulary'}"
+    parallel = f"--parallel={tmp_path}/{{split}}.{{language}}"
+    cases = [[*evaluation, vocabulary, parallel]]
+    (tmp_path / "plain.toml").write_text(RECIPE, encoding="utf-8")
+    left_out = ("--output", "--recipe")
+    kept = [flag for flag in flags if not flag.startswith(left_out)]
+    cases.append([*kept, f"--recipe={tmp_path / 'plain.toml'}", f"--text_output={tmp_path / 'a'}"])
+    for case in cases:
+        monkeypatch.setattr("sys.argv", ["mnmt prepare", *case])
+        with pytest.raises(UserError, match=r"^--vocabulary=\S+: text is .*; leave it out$"):
+            prepare.main()
+
+
 def test_a_cache_needs_a_vocabulary(flags, monkeypatch):
     kept = [flag for flag in flags if not flag.startswith("--vocabulary")]
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *kept])

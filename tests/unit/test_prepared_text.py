@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
 from mnmt_jax.data.parallel_corpora import ParallelFiles
-from mnmt_jax.data.preparation.outputs import TextOutput
+from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.runners import LocalRunner
 from mnmt_jax.data.preparation.steps import PieceRule
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.preparation_page import preparation_page, steps_table
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from tests.unit import made_text
 from tests.unit.made_preparation import (
     DIRECTIONS,
@@ -50,6 +53,36 @@ def test_the_cache_of_the_text_is_the_cache_of_the_pairs(corpus, vocabulary, tmp
         vocabulary=encoder,
         shard_examples=SHARD_EXAMPLES,
     )
+    assert content(tmp_path / "again") == content(tmp_path / "cache")
+
+
+def test_pairs_without_pieces_are_dropped_and_counted(tmp_path):
+    """SentencePiece's rule nmt_nfkc removes control characters."""
+    for code in ("de", "en"):
+        lines = [*made_text.sentences(code, 5), "\x01" if code == "de" else "one"]
+        for split in ("train", "validation"):
+            (tmp_path / f"{split}.{code}").write_text("\n".join(lines), encoding="utf-8")
+    text = {code: made_text.sentences(code, 300) for code in ("de", "en")}
+    options = SentencePieceOptions(vocab_size=40, normalization="nmt_nfkc", byte_fallback=False)
+    encoder = train_sentencepiece(text, tmp_path / "vocabulary", options=options)
+    files = ParallelFiles("made", str(tmp_path / "{split}.{language}"), ("de", "en"))
+    pair = ("en", "de")
+    counts = prepare(
+        files,
+        plan_tasks(files, (pair,)),
+        made_recipe(()),
+        form=CacheOutput(tmp_path / "vocabulary"),
+        output=tmp_path / "cache",
+        runner=LocalRunner(1),
+    )
+    assert [item.kept for item in counts] == [5, 5]
+    assert [item.dropped for item in counts] == [{"encoding": 1}] * 2
+    assert counts[0].examples == {"encoding": [("\x01", "one")]}
+    row = r"\| encoding: a side has no pieces \| +6 \| +1 \| 16.67% \|"
+    assert re.search(row, steps_table(made_recipe(()), counts))
+    assert ">encoding: a side has no pieces: 1 pair<" in preparation_page(made_recipe(()), counts)
+    sources = cache_task_sources(files, (pair,), encoder)
+    write_cache(tmp_path / "again", sources, vocabulary=encoder)
     assert content(tmp_path / "again") == content(tmp_path / "cache")
 
 

@@ -7,6 +7,7 @@ import collections
 import numpy as np
 import pytest
 
+from mnmt_jax.commands.translated_cache import report_prompted_tasks
 from mnmt_jax.data.back_translation import BackTranslatedPairs, BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, write_cache
@@ -120,6 +121,16 @@ def test_chunks_of_sentences_are_no_text_to_translate(tmp_path):
     chunks = write_cache(tmp_path / "chunks", tasks[1:], vocabulary=VOCABULARY)
     with pytest.raises(UserError, match="chunks: no training task of sentences; name a cache that"):
         BackTranslatedPairs(chunks, draws)
+
+
+def test_targets_of_prompted_pairs_are_translated_once(tmp_path, capsys):
+    prompt = [5, 6, VOCABULARY.tag_id("fr"), 8]
+    pairs = {"plain": [([5, 6], [7])], "prompted_plain": [(prompt, [7])]}
+    tasks = [TaskSource(n, "de", "en", {"train": lambda n=n: pairs[n]}) for n in pairs]
+    cache = write_cache(tmp_path / "cache", tasks, vocabulary=VOCABULARY)
+    assert BackTranslatedPairs(cache, BackTranslationDraws(("en",), ("fr",))).tasks == ("plain",)
+    report_prompted_tasks(cache, "not back-translated")
+    assert capsys.readouterr().err.endswith("have their targets: prompted_plain\n")
 
 
 @pytest.mark.parametrize(

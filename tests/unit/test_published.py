@@ -89,6 +89,23 @@ def test_ted19_with_another_header(data):
         published_corpus("ted19")
 
 
+def test_the_folder_of_the_data_may_have_braces(data, monkeypatch):
+    folder = data / "my{data}"
+    monkeypatch.setenv("MNMT_JAX_DATA", str(folder))
+    with pytest.raises(UserError, match=r"multi30k.*not in .*my\{data\}"):
+        published_corpus("multi30k")
+    table = lines("\t".join(TED_HEADER), talk(en="A", de="b"))
+    for split, word in (("train", "train"), ("dev", "val"), ("test", "test_2016_flickr")):
+        write(folder, **{f"ted19__all_talks_{split}_dot_tsv": table})
+        write(folder, **{f"multi30k__{word}_dot_{code}": lines("A") for code in ("en", "de")})
+        opus_files(folder, "de-en", split, [f"{split} b"], [f"{split} A"])
+    for name, count in (("ted19", 3), ("multi30k", 3), ("opus100", 3)):
+        corpus = published_corpus(name)
+        assert sum(corpus.size(split, ("en", "de")) for split in corpus.splits()) == count
+    missing = published_corpus("multi30k").missing_files("train", ("en", "cs"))
+    assert missing == (f"{folder}/multi30k/train.cs",)
+
+
 def opus_files(data, pair, split, first, second, kind="supervised"):
     for code, texts in zip(pair.split("-"), (first, second), strict=True):
         path = data / "opus100" / kind / pair / f"opus.{pair}-{split}.{code}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import tracemalloc
 
@@ -246,8 +247,8 @@ ParallelFiles("x", pattern, ("en", "de"), cleaning=Cleaning("drop")).size("train
 
 def test_unreadable_columns_are_one_error_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + "[" * 50_000 + "\n")
-    with pytest.raises(UserError, match=r"a\.jsonl:2: not JSON \("):
-        list(TextColumn(str(tmp_path / "a.jsonl"), "text").read(MAX_LINE_BYTES))
+    text, flaw = TextColumn(str(tmp_path / "a.jsonl"), "text").read(MAX_LINE_BYTES)
+    assert text == "a" and flaw == Flaw("bad_json", "not JSON (nested too deeply)")
     rows = [{"text": f"sentence {number}"} for number in range(1000)]
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path, compression="gzip")
@@ -256,6 +257,46 @@ def test_unreadable_columns_are_one_error_line(tmp_path):
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"a\.parquet: (unreadable after row 0|not a Parquet)"):
         list(TextColumn(str(path), "text").read(MAX_LINE_BYTES))
+
+
+@pytest.mark.parametrize("end", [b"", b"\r"])
+def test_line_ends_of_old_macs_are_refused(tmp_path, end):
+    """They would be one line; a carriage return beside line feeds is a character."""
+    for code, text in (("en", b"one\rtwo"), ("de", b"eins\rzwei")):
+        (tmp_path / f"train.{code}").write_bytes(text + end)
+    pattern, pair = f"{tmp_path}/{{split}}.{{language}}", ("en", "de")
+    message = r"train\.en: its lines end in carriage returns alone; .* tr '\\r' '\\n' < FILE > NEW$"
+    for cleaning in (Cleaning(), DROP):
+        with pytest.raises(UserError, match=message):
+            list(ParallelFiles("x", pattern, pair, cleaning=cleaning).pairs("train", pair))
+    with pytest.raises(UserError, match=message):
+        list(input_lines(str(tmp_path / "train.en")))
+    (flaw,) = read_lines(io.BytesIO(b"one\rtwo" * 9), 9)
+    assert flaw.detail.startswith("more than 9 bytes (if its lines end in carriage returns alone")
+    assert list(read_lines(io.BytesIO(b"one\rtwo\n"))) == ["one\rtwo"]
+    assert list(read_lines(io.BytesIO(b"one\r\r"))) == ["one\r"]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_null_in_a_column_is_a_blank_line(tmp_path, form):
+    """Also where the object of the field is null; a line that is not JSON is bad, too."""
+    rows = [{"t": {"en": "a", "de": "b"}}, {"t": {"en": None, "de": "b"}}, {"t": None}]
+    path = tmp_path / f"train.{form}"
+    if form == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text("\n".join([*map(json.dumps, rows), "null", "{"]) + "\n")
+    pattern, pair = f"{tmp_path}/{{split}}.{form}#t.{{language}}", ("en", "de")
+    corpus = ParallelFiles("x", pattern, pair, cleaning=DROP)
+    assert list(corpus.pairs("train", pair)) == [("a", "b")]
+    counts = {"blank": 3, "bad_json": 1} if form == "jsonl" else {"blank": 2}
+    assert corpus.reports["train", pair].dropped == counts
+    message = f"{path.name}:2: field 't.en' is null; fix it, or drop such lines with --on_bad_line"
+    with pytest.raises(UserError, match=message):
+        list(ParallelFiles("x", pattern, pair).pairs("train", pair))
+    corpus = ParallelFiles("x", f"{pattern}.text", pair, cleaning=DROP)
+    with pytest.raises(UserError, match="'t.en.text' is missing or not text; name a field of text"):
+        list(corpus.pairs("train", pair))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])

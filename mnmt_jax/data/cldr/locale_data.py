@@ -8,6 +8,7 @@ file of the locale or of a parent other than root.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import pickle
 import re
@@ -101,11 +102,17 @@ class LocaleData:
         self.decimal_symbol: str = locale.number_symbols["latn"]["decimal"]
 
     def own(self, *path: Any) -> Any:
-        """Return the entry at a path of keys if the locale itself has it, else None."""
-        for data in self._data:
-            if (entry := _look_up(data, path)) is not None:
-                return getattr(entry, "pattern", entry)
-        return None
+        """Return the entry at a path of keys if the locale itself has it, else None.
+
+        A table has the entries of the locale and of its parents, and the nearest one of a key.
+        """
+        entries = [entry for data in self._data if (entry := _look_up(data, path)) is not None]
+        if not entries:
+            return None
+        if isinstance(entries[0], dict):
+            tables = [entry for entry in reversed(entries) if isinstance(entry, dict)]
+            return functools.reduce(operator.or_, tables)
+        return getattr(entries[0], "pattern", entries[0])
 
     def own_or_wordless(self, *path: Any) -> str | None:
         """Return the locale's entry; else root's entry if it is only punctuation; else None."""

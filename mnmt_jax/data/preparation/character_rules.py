@@ -71,7 +71,8 @@ class Script(SideRule):
         """Return which sentences pass, bool `[n]`."""
         is_letter, is_in_scripts = _script_tables(self._scripts(side.language))
         letters = side.code_points.count(is_letter)
-        return side.code_points.count(is_in_scripts) >= self.min_share * letters
+        shares = side.code_points.count(is_in_scripts) / np.maximum(letters, 1)
+        return (shares >= self.min_share) | (letters == 0)
 
     def _scripts(self, code: str) -> tuple[str, ...]:
         scripts = self.scripts.get(code) or (parse_code(code).written_script,)
@@ -119,7 +120,9 @@ class PunctuationShare(SideRule):
         """Return which sentences pass, bool `[n]`; the empty sentence does not."""
         is_unicode = self.characters == "unicode"
         table = character_table(r"[\p{P}\p{S}]") if is_unicode else _ascii_and_dashes()
-        return side.code_points.count(table) < self.max_share * side.code_points.lengths
+        lengths = side.code_points.lengths
+        shares = side.code_points.count(table) / np.maximum(lengths, 1)
+        return (shares < self.max_share) & (lengths > 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,6 +96,8 @@ class NearDuplicates(KeyRule):
         """Check the settings."""
         self.require("n", 1 <= self.n <= 100, expected="from 1 to 100")
         self.require("bands", self.bands >= 1, expected="1 or more")
+        is_possible = self.bands <= _MAX_PERMUTATIONS
+        self.require("bands", is_possible, expected=f"{_MAX_PERMUTATIONS} or less")
         self.require("rows", self.rows >= 1, expected="1 or more")
         is_bounded = self.bands * self.rows <= _MAX_PERMUTATIONS
         limit = _MAX_PERMUTATIONS // self.bands

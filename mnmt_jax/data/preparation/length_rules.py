@@ -118,7 +118,9 @@ class PieceRatio(PieceRule):
 def within_ratio(first: np.ndarray, second: np.ndarray, max_ratio: float) -> np.ndarray:
     """Return where the larger number is at most `max_ratio` times the smaller, bool `[n]`."""
     longer, shorter = np.maximum(first, second), np.minimum(first, second)
-    return longer <= max_ratio * shorter
+    # Quotients, because a product with max_ratio is rounded: 1.4 * 45 is below 63.
+    is_within = (shorter > 0) & (longer / np.maximum(shorter, 1) <= max_ratio)
+    return is_within | (longer == 0)
 
 
 def _within(values: np.ndarray, low: int, high: int | None) -> np.ndarray:

@@ -21,6 +21,8 @@ from mnmt_jax.errors import UserError
 
 EXAMPLES = 10
 """Dropped pairs that are kept for the report, for each step."""
+UNENCODED = "encoding"
+"""Label of the pairs that are dropped after all steps because a side has no pieces."""
 
 
 def select_pairs(batch: PairBatch, kept: np.ndarray) -> PairBatch:
@@ -93,7 +95,7 @@ class Stage:
         return batch
 
     def kept_pieces(self, batch: PairBatch, lengths: np.ndarray, counts: Counts) -> np.ndarray:
-        """Return which encoded pairs the piece rules keep.
+        """Return which encoded pairs have pieces on both sides and are kept by the piece rules.
 
         Args:
             batch: the pairs.
@@ -109,7 +111,10 @@ class Stage:
             keeps = rule.keeps(lengths[rows])
             counts.keep(label, select_pairs(batch, kept), keeps)
             kept[rows] = keeps
-        return kept
+        has_pieces: np.ndarray = np.all(lengths > 0, axis=1)
+        if not has_pieces[kept].all():
+            counts.keep(UNENCODED, select_pairs(batch, kept), has_pieces[kept])
+        return kept & has_pieces
 
 
 def label_steps(steps: Iterable[Step]) -> list[tuple[str, Step]]:
