@@ -142,6 +142,11 @@ function glossary() {
   return terms;
 }
 
+function glossaryField() {
+  const terms = glossary();
+  return Object.keys(terms).length ? { glossary: JSON.stringify(terms) } : {};
+}
+
 function keyField() {
   return byId("key").value ? { api_key: byId("key").value } : {};
 }
@@ -172,9 +177,10 @@ async function translateNow() {
   const number = latest;
   controller = new AbortController();
   setBusy(true);
-  const terms = glossary();
-  const fields = { q: text.value, source: source.value, target: target.value, alternatives: ALTERNATIVES, checks: true, ...keyField() };
-  if (Object.keys(terms).length) fields.glossary = terms;
+  const fields = {
+    q: text.value, source: source.value, target: target.value, alternatives: ALTERNATIVES, checks: true,
+    ...glossaryField(), ...keyField(),
+  };
   try {
     const answer = await fetchJson("translate", {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(fields), signal: controller.signal,
@@ -293,9 +299,7 @@ async function copy() {
 function sendDocument(file) {
   if (upload) upload.abort();
   const form = new FormData();
-  const terms = glossary();
-  const fields = { source: source.value, target: target.value, ...keyField() };
-  if (Object.keys(terms).length) fields.glossary = JSON.stringify(terms);
+  const fields = { source: source.value, target: target.value, ...glossaryField(), ...keyField() };
   for (const [name, value] of Object.entries(fields)) form.append(name, value);
   form.append("file", file);
   hideError();
