@@ -173,10 +173,17 @@ def new_path(path: Path) -> Iterator[Path]:
         with name_os_errors(str(path), str(partial)):
             yield partial
             with contextlib.suppress(FileNotFoundError):
-                partial.chmod(stat.S_IMODE(path.stat().st_mode))
+                _copy_permissions(path, partial)
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _copy_permissions(old: Path, new: Path) -> None:
+    """Give a file the permissions of another; equal ones are not set, as a mount may refuse it."""
+    permissions = stat.S_IMODE(old.stat().st_mode)
+    if permissions != stat.S_IMODE(new.stat().st_mode):
+        new.chmod(permissions)
 
 
 @contextlib.contextmanager
