@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -83,7 +84,7 @@ class Data(CheckedFields):
         kinds = [kind for kind, _ in self.noise]
         if len(set(kinds)) < len(kinds):
             raise UserError(f"Data.noise={self.noise!r} must name each kind once")
-        if sum(share for _, share in self.noise) > 1:
+        if math.fsum(share for _, share in self.noise) > 1:
             raise UserError(f"Data.noise={self.noise!r} must have shares of at most 1 in all")
 
 

@@ -45,7 +45,8 @@ def sampling_rates(
     shares = [math.pow(size / total, 1 / temperature) for size in sizes]
     if weights:
         shares = [share * weight for share, weight in zip(shares, weights, strict=True)]
-    return [share / sum(shares) for share in shares]
+    total_share = math.fsum(shares)  # the same on each Python: since 3.12 `sum` rounds otherwise
+    return [share / total_share for share in shares]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,8 @@ class MixingSchedule:
         counts = [size * weight for size, weight in zip(self._counted, weights, strict=True)]
         largest = max(range(len(counts)), key=counts.__getitem__)
         rate = self.rates(0)[largest]
-        return int(min(counts[largest] / rate, _LARGEST_EPOCH * sum(counts)))
+        # Rounded first: 8 / rate can be 23.999999999999996.
+        return int(min(round(counts[largest] / rate, 3), _LARGEST_EPOCH * sum(counts)))
 
     def rates(self, stage: int) -> list[float]:
         """Return the share of each task in the draws of a stage, counted from 0."""

@@ -280,7 +280,7 @@ def _quotas(counts: Sequence[int], budget: int, temperature: float) -> list[int]
     unfilled = [i for i, count in enumerate(counts) if count]
     while unfilled:
         remaining = budget - sum(quotas)
-        total = sum(shares[i] for i in unfilled)
+        total = math.fsum(shares[i] for i in unfilled)
         exhausted = [i for i in unfilled if counts[i] <= remaining * shares[i] / total]
         for i in exhausted or unfilled:
             quotas[i] = counts[i] if exhausted else int(remaining * shares[i] / total)

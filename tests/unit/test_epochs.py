@@ -63,6 +63,13 @@ def test_an_epoch_of_ted19_is_the_published_one():
     assert uneven.epoch_examples == 1_501_500  # the limit
 
 
+@pytest.mark.parametrize("sizes", [(10, 18), (665, 237), (1020, 874), (453, 126, 789)])
+def test_an_epoch_in_proportion_to_size_has_all_examples(sizes):
+    """However the quotients are rounded."""
+    names = tuple(map(str, range(len(sizes))))
+    assert MixingSchedule(names, sizes, 1.0, 1, 1000).epoch_examples == sum(sizes)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 5.0])
 @pytest.mark.parametrize(("epochs", "accumulate"), [(1, 1), (3, 1), (2.5, 2)])
 def test_an_epoch_draws_as_many_pairs_as_there_are(cache, epochs, accumulate, temperature):

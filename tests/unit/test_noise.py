@@ -253,6 +253,12 @@ def test_bad_noise_is_refused(value, reason):
         Data(noise=value)
 
 
+def test_shares_of_all_pairs_are_accepted_in_any_order():
+    """Added one after the other these are 1.0000000000000002."""
+    shares = zip(("lower", "upper", "title", "typos"), (0.05, 0.55, 0.3, 0.1), strict=True)
+    assert len(Data(noise=tuple(shares)).noise) == 4
+
+
 def test_language_models_have_no_noise(cache):
     layout = next(iter(LANGUAGE_MODELS.values()))
     with pytest.raises(UserError, match="is for pairs, but layout"):
