@@ -227,13 +227,15 @@ def main() -> None:
 
 
 def _print_scores(result: RunResult, output: Path) -> None:
-    """Print the table of an evaluation, and on standard error what it leaves out."""
+    """Print the tables of an evaluation, and on standard error what they leave out."""
     from mnmt_jax.evaluation.language_normalization import normalized_table
-    from mnmt_jax.evaluation.result_tables import comparison_table, leading_metrics
+    from mnmt_jax.evaluation.result_tables import comparison_table, leading_metrics, paper_lines
     from mnmt_jax.evaluation.significance import SentenceSignificance
 
     significance = SentenceSignificance.read([result], [output])
     print(comparison_table([result], significance=significance))
+    if lines := paper_lines(result):
+        print("", *lines[:-1], sep="\n")
     if normalized_table([result], leading_metrics([result])):
         say("means over several target languages are raw; the report has normalized ones beside")
     print(f"Report: {output / 'report.html'}", file=sys.stderr)

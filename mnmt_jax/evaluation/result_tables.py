@@ -149,7 +149,7 @@ def result_page(
     for title, table in tables.items():
         lines += [f"## {title}", "", table, ""] if table else []
     lines += ["## Averages", "", _averages_table(result), ""]
-    lines += _paper_lines(result)
+    lines += paper_lines(result)
     lines += ["## Directions", "", _directions_table(result), ""]
     lines += [_METHODS_HEADING, ""]
     for metric, signature in result.signatures.items():
@@ -286,7 +286,8 @@ def _two_decimals(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _paper_lines(result: RunResult) -> list[str]:
+def paper_lines(result: RunResult) -> list[str]:
+    """Return the section with the averages by a published procedure; no lines without one."""
     if not result.paper:
         return []
     header, rows = paper_table(result)

@@ -16,7 +16,8 @@ def compared_key(column: Column, row: Row, experiments: Mapping[Key, Experiment]
     """Return the name of the row that a row is compared with in a column, and the corpus.
 
     A gain and a relative time are compared with another row of the table. A change compares two
-    searches with the same model: the row's, and the one with the training's own settings.
+    searches with the same model: the row's, and the one with the training's own settings, which
+    has no change itself.
 
     Args:
         column: the column.
@@ -30,7 +31,7 @@ def compared_key(column: Column, row: Row, experiments: Mapping[Key, Experiment]
         key = (row.facts.get("compared_with", ""), column.corpus)
         return key if key in experiments else None
     experiment = experiments.get((row.name, column.corpus))
-    if column.metric != "bleu_change" or experiment is None:
+    if column.metric != "bleu_change" or experiment is None or not experiment.decode:
         return None
     return next(
         (

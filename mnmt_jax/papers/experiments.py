@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,8 @@ from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError, suggest
-from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles
 from mnmt_jax.evaluation.published_procedures import PROCEDURES
-from mnmt_jax.papers.tables import Paper, Row, Table, parse_seeds
+from mnmt_jax.papers.tables import Column, Paper, Row, Table, parse_seeds
 from mnmt_jax.vocabulary.language_codes import find_code
 
 _ROW_FIELDS = (
@@ -249,51 +248,25 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     """
     if row.unavailable or not {"model", "pretrained"}.intersection(row.facts):
         return {}
-    place = _place(table, row)
     return {
-        prefix: make_experiment(paper, table, row, prefix or _only_corpus(place, table, row))
-        for prefix in _prefixes(table, row)
+        prefix: make_experiment(paper, table, row, corpus)
+        for prefix, corpus in row_corpora(table, row).items()
     }
 
 
-def outside_experiments(
-    paper: Paper, table: Table, row: Row, folder: Path
-) -> Mapping[str, Experiment]:
-    """Return the experiments of a row whose translations are files, by corpus of its columns.
+def row_columns(table: Table, row: Row) -> Sequence[Column]:
+    """Return the columns that have a number of a row; all if none has."""
+    return [column for column in table.columns if column.key in row.published] or table.columns
 
-    A checksum of the files is part of the evaluation's name: changed translations are scored anew.
 
-    Args:
-        paper: paper of the table.
-        table: the table.
-        row: its row.
-        folder: folder of the files, as for `mnmt evaluate --hypotheses`, or of such folders by
-            corpus.
+def row_corpora(table: Table, row: Row) -> Mapping[str, str]:
+    """Return the corpora of a row by the prefix of its columns' keys; "" without one.
 
     Raises:
-        UserError: if the folder does not exist, or the row has no corpus.
+        UserError: if the row has no corpus.
     """
-    if not folder.is_dir():
-        raise UserError(f"--hypotheses: {folder}: no such folder")
-    place = _place(table, row)
-    by_prefix: dict[str, Experiment] = {}
-    for prefix in _prefixes(table, row):
-        corpus = prefix or _only_corpus(place, table, row)
-        files = HypothesisFiles(folder / corpus if (folder / corpus).is_dir() else folder)
-        by_prefix[prefix] = Experiment(
-            model=slug(row.name),
-            data=corpus_settings(paper, corpus),
-            pretrained=True,
-            evaluated=f"{corpus}+{files.fingerprint()}",
-            hypotheses=str(files.folder.resolve()),
-        )
-    return by_prefix
-
-
-def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
-    """Return the corpora in the keys of a row's columns; "" without columns."""
-    scored = [column for column in table.columns if column.key in row.published]
-    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns)) or ("",)
+    prefixes = dict.fromkeys(column.corpus for column in row_columns(table, row)) or {"": None}
+    return {prefix: prefix or _only_corpus(_place(table, row), table, row) for prefix in prefixes}
 
 
 def _place(table: Table, row: Row) -> str:

@@ -12,6 +12,9 @@ from mnmt_jax.vocabulary.languages import EC40_TABLE_TIERS, EC40_TIERS, MITRE_GR
 
 Value = TypeVar("Value", float, np.ndarray)
 
+TRAINING_GROUPS = ("supervised", "zero_shot")
+"""Groups that depend on the directions of the training."""
+
 _TIERS = dict(zip(EC40_TIERS, EC40_TABLE_TIERS.values(), strict=True))
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     **_TIERS,
@@ -66,7 +69,7 @@ def _directions(
 ) -> list[Direction]:
     if group == "all":
         return list(directions)
-    if group in ("supervised", "zero_shot"):
+    if group in TRAINING_GROUPS:
         if supervised is None:
             return []
         trained = set(supervised)

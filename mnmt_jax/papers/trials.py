@@ -7,12 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from mnmt_jax.papers.experiments import (
-    Experiment,
-    experiments,
-    outside_experiments,
-    with_released_files,
-)
+from mnmt_jax.papers.experiments import Experiment, experiments, with_released_files
+from mnmt_jax.papers.outside_rows import outside_experiments
 from mnmt_jax.papers.tables import Paper, Row, Table
 
 

@@ -103,6 +103,7 @@ def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
     again = _run(*fewer, "--overwrite")
     assert again.returncode == 0, again.stderr
     assert "3 of 3 directions had been translated before" in again.stderr
+    assert "## Averages by the procedure of opus100" in again.stdout.splitlines()
     back = read_result(folder / "out")
     assert [item.direction for item in back.directions] == [
         ("de", "fr"),

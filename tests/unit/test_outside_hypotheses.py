@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -346,3 +347,55 @@ def test_hypotheses_of_a_row_that_is_not_run_are_refused():
         select_rows(paper, table, "1", filled)
     with pytest.raises(UserError, match=f"--hypotheses: '{GPT}' is named twice"):
         parse_hypotheses(table, [f"{GPT}=a", f"{GPT}=b"])
+
+
+def test_files_fill_supervised_and_zero_shot_columns(tmp_path, monkeypatch):
+    """They are those of the corpus: the translations themselves know of no training."""
+    folder, complete = tmp_path / "files", Benchmark(TASK, find_corpus(TASK)[0], limit=LIMIT)
+    folder.mkdir()
+    for source, target in complete.directions:
+        lines = complete.texts((source, target)).references
+        if "en" in (source, target):
+            lines = ["?", *lines[1:]]
+        (folder / f"{source}-{target}.txt").write_text("".join(f"{line}\n" for line in lines))
+    table, paper = find_table("benchmarks/zero_shot"), load_papers()["benchmarks"]
+    row = table.rows[0]
+    selected = trials(paper, table, [row], None, None, {row.name: folder})
+    plan = Workflow(paper, FULL)
+    plan.add(selected[0])
+    monkeypatch.chdir(tmp_path)
+    command = plan.steps[-1].command
+    limited = [str(LIMIT) if before == "--limit" else word for before, word in pairwise(command)]
+    monkeypatch.setattr("sys.argv", limited)
+    evaluate_command.main()
+    cells = collect(table, selected, tmp_path).cells
+    assert cells[row.name, "zero_shot.exact"].ours.mean == 100
+    assert cells[row.name, "supervised.exact"].ours.mean == pytest.approx(100 * (1 - 1 / LIMIT))
+
+
+def test_files_of_graformer_are_evaluated_in_the_directions_of_its_corpus(folder):
+    table, paper = find_table("graformer/table1"), load_papers()["graformer"]
+    rows = [row for row in table.rows if row.name == "mBART"]
+    for trial in trials(paper, table, rows, None, None, {"mBART": folder}):
+        plan = Workflow(paper, FULL)
+        plan.add(trial)
+        command = " ".join(plan.steps[-1].command)
+        assert "--directions supervised --trained_on ted30" in command
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("registers/table7", "tokens"),
+        ("graformer/table5", "perplexity"),
+        ("language_layers/table5", "variance"),
+        ("language_layers/table8", "bleu_change"),
+    ],
+)
+def test_columns_that_no_files_can_fill_are_refused(folder, table, column):
+    table = find_table(table)
+    columns = [item for item in table.columns if item.metric == column]
+    table = dataclasses.replace(table, columns=tuple(columns))
+    row, paper = table.rows[0], load_papers()[table.paper]
+    with pytest.raises(UserError, match=f"no column of '{row.name}' can be computed from trans"):
+        trials(paper, table, [row], None, None, {row.name: folder})
