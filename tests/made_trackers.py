@@ -111,7 +111,7 @@ class MlflowClient:
         run_id = f"run{len(self._runs)}"
         self._runs[run_id] = run = types.SimpleNamespace(
             info=types.SimpleNamespace(run_id=run_id, run_name=run_name, status="RUNNING"),
-            data=types.SimpleNamespace(params={}, metrics={}),
+            data=types.SimpleNamespace(params={}, tags={}, metrics={}),
             history={},
             experiment_id=experiment_id,
         )
@@ -127,6 +127,10 @@ class MlflowClient:
             assert isinstance(metric, Metric)
             run.data.metrics[metric.key] = metric.value
             run.history.setdefault(metric.key, []).append(metric)
+
+    def set_tag(self, run_id, key, value):
+        assert isinstance(value, str)
+        self._runs[run_id].data.tags[key] = value
 
     def update_run(self, run_id, status):
         assert status in ("RUNNING", "FINISHED", "KILLED", "FAILED")
@@ -156,7 +160,7 @@ def read_mlflow(uri: str) -> list[TrackedFacts]:
             run.info.run_id,
             run.info.run_name,
             run.info.status,
-            dict(run.data.params),
+            {key: run.data.tags.get(key, value) for key, value in run.data.params.items()},
             {
                 key: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)]
                 for key in run.data.metrics

@@ -30,8 +30,9 @@ from mnmt_jax.design.fields import (
     TaskWeights,
     Weight,
     Width,
+    check_once,
 )
-from mnmt_jax.design.method import Method, check_once
+from mnmt_jax.design.method import Method
 from mnmt_jax.design.method_hooks import FindCode
 from mnmt_jax.errors import UserError
 
@@ -79,11 +80,10 @@ class Data(CheckedFields):
     validation_examples: Amount = 200
 
     def __post_init__(self) -> None:
-        """Check every field, and that the shares of noise fit together."""
+        """Check every field, and tasks and kinds of noise listed once, and the shares of noise."""
         super().__post_init__()
-        kinds = [kind for kind, _ in self.noise]
-        if len(set(kinds)) < len(kinds):
-            raise UserError(f"Data.noise={self.noise!r} must name each kind once")
+        check_once("Data.tasks", self.tasks)  # Data.weights gives a task more draws
+        check_once("Data.noise", [kind for kind, _ in self.noise])
         if math.fsum(share for _, share in self.noise) > 1:
             raise UserError(f"Data.noise={self.noise!r} must have shares of at most 1 in all")
 
@@ -148,7 +148,7 @@ class Model(CheckedFields):
     def __post_init__(self) -> None:
         """Check every field, and that the widths are compatible."""
         super().__post_init__()
-        check_once("Model", self.methods)
+        check_once("Model.methods", _names(self.methods))
         if self.embed % self.heads:
             raise UserError(
                 f"Model.embed={self.embed} must be a multiple of Model.heads={self.heads}"
@@ -298,10 +298,8 @@ class Train(CheckedFields):
     def __post_init__(self) -> None:
         """Check every field, and that the best checkpoint can be determined."""
         super().__post_init__()
-        check_once("Train", self.methods)
-        for name in self.trackers:
-            if self.trackers.count(name) > 1:
-                raise UserError(f"Train.trackers names '{name}' twice; leave one of them out")
+        check_once("Train.methods", _names(self.methods))
+        check_once("Train.trackers", self.trackers)
         for method in self.methods:
             if method.edits() or method.players():
                 raise UserError(
@@ -466,7 +464,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Check that no method is listed in both `Model` and `Train`."""
-        check_once("Model.methods and Train", self.methods)
+        check_once("Model.methods and Train.methods", _names(self.methods))
 
     @property
     def methods(self) -> tuple[Method, ...]:
@@ -496,3 +494,7 @@ class Config:
 
 SECTIONS = {"data": Data, "model": Model, "optimizer": Optimizer}
 SECTIONS |= {"train": Train, "decode": Decode, "mesh": Mesh}
+
+
+def _names(methods: Sequence[Method]) -> list[str]:
+    return [method.name for method in methods]

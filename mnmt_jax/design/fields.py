@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import math
 import typing
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from mnmt_jax.errors import UserError
@@ -172,6 +173,20 @@ class CheckedFields:
         for name, kind in field_types(section).items():
             field = f"{section.__name__}.{name}"
             object.__setattr__(self, name, _checked(field, getattr(self, name), kind))
+
+
+def check_once(key: str, names: Sequence[str]) -> None:
+    """Check that a list has no name twice.
+
+    Args:
+        key: key of the list.
+        names: its names.
+
+    Raises:
+        UserError: if one occurs twice.
+    """
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{key} names '{repeated[0]}' twice; leave one of them out")
 
 
 @functools.cache

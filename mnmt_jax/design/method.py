@@ -133,19 +133,3 @@ def as_facts(section: Any) -> dict[str, Any]:
             value = [{"name": method.name, **dataclasses.asdict(method)} for method in value]
         facts[field.name] = as_facts(value) if dataclasses.is_dataclass(value) else value
     return facts
-
-
-def check_once(title: str, methods: Iterable[Method]) -> None:
-    """Check that a list names no method twice.
-
-    Args:
-        title: name of the section that holds the list.
-        methods: the list.
-
-    Raises:
-        UserError: if it names one twice.
-    """
-    names = [method.name for method in methods]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{title}.methods names '{name}' twice; leave one of them out")

@@ -82,7 +82,7 @@ class Checkpoints:
 
         Args:
             directory: folder of all steps.
-            keep_last: number of newest steps to keep, at least 1.
+            keep_last: number of newest regular steps to keep, at least 1.
             keep_best: number of further steps to keep, by validation loss.
             keep_every: multiples of this step are kept, too; 0 keeps none.
             required: keys of JSON objects among the values passed to `save`; a checkpoint without
@@ -96,7 +96,8 @@ class Checkpoints:
         self.directory = absolute_path(directory)
         self._required = tuple(required)
         self._report = report or functools.partial(print, file=sys.stderr)
-        self._options = _options(keep_last, keep_best, keep_every)
+        self._interim: set[int] = set()
+        self._options = _options(keep_last, keep_best, keep_every, self._interim)
         self._manager = self._open()
         self._saving: int | None = None
         self._failed = ""  # reason why the newest state is not on disk
@@ -111,6 +112,8 @@ class Checkpoints:
         extra: Mapping[str, Any],
         loss: float | None = None,
         averaged_params: Any = None,
+        *,
+        is_interim: bool = False,
     ) -> None:
         """Start writing a checkpoint; the state may be donated as soon as this returns.
 
@@ -122,12 +125,16 @@ class Checkpoints:
             extra: JSON values to write with it.
             loss: validation loss at this step, for choosing the best; None if not measured here.
             averaged_params: average of the parameters for translation; None if there is none.
+            is_interim: whether it is for a stop between two regular ones. It is kept until there is
+                a newer one and displaces none, so that interruptions do not change what is kept.
 
         Raises:
             UserError: with several processes, if the storage refused.
         """
         self.wait()
         step, trees = int(state.step), _trees(state, averaged_params)
+        if is_interim:
+            self._interim.add(step)
         self._saving = step
         if self._failed:
             self._remove_unfinished()  # leftovers of failed saves
@@ -141,6 +148,7 @@ class Checkpoints:
             "extra": dict(extra),
             "fingerprints": {name: tree_fingerprint(tree) for name, tree in trees.items()},
             "arrays": {name: array_types(tree) for name, tree in trees.items()},
+            "is_interim": is_interim,
         }
         items = ocp.args.Composite(
             **{name: ocp.args.PyTreeSave(tree) for name, tree in trees.items()},
@@ -355,6 +363,8 @@ class Checkpoints:
                 raise DamagedError(f"'{name}' differs from what was saved")
         average = items[AVERAGED] if abstract_state.average else {}
         state = TrainState(**(items.training | {"params": items.params}), average=average)
+        if record.get("is_interim"):
+            self._interim.add(step)
         return RestoredCheckpoint(state, record["extra"])
 
     def _move_damaged(self, steps: Sequence[int]) -> None:
@@ -386,7 +396,23 @@ class _BestN(checkpoint_managers.BestN):
         return super().should_preserve(checkpoints[::-1], context=context)[::-1]
 
 
-def _options(keep_last: int, keep_best: int, keep_every: int) -> ocp.CheckpointManagerOptions:
+@dataclasses.dataclass
+class _RegularOrNewest(checkpoint_managers.AnyPreservationPolicy):
+    """The newest checkpoint, and of the regular ones those that a policy keeps."""
+
+    interim: set[int]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Return whether each checkpoint is kept."""
+        regular = [item for item in checkpoints if item.step not in self.interim]
+        decisions = super().should_preserve(regular, context=context) if regular else []
+        kept = {item.step for item, keeps in zip(regular, decisions, strict=True) if keeps}
+        return [item.step in kept or item is checkpoints[-1] for item in checkpoints]
+
+
+def _options(
+    keep_last: int, keep_best: int, keep_every: int, interim: set[int]
+) -> ocp.CheckpointManagerOptions:
     def loss(metrics: Mapping[str, float]) -> float:
         return metrics[LOSS]
 
@@ -400,7 +426,7 @@ def _options(keep_last: int, keep_best: int, keep_every: int) -> ocp.CheckpointM
     if keep_every:
         policies.append(checkpoint_managers.EveryNSteps(keep_every))
     return ocp.CheckpointManagerOptions(
-        preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+        preservation_policy=_RegularOrNewest(policies, interim),
         best_fn=loss,
         best_mode="min",
     )

@@ -31,15 +31,16 @@ from mnmt_jax.training.validation_translation import validate_translations
 def training_hooks(settings: Train) -> tuple[Periodic, ...]:
     """Return the hooks of a training run, in the order in which they are called.
 
-    The record is written before the checkpoint, which publishes it: a resumed run can drop metrics
+    Validation is the first, because it may end the run, after whose last step all are due. The
+    record is written before the checkpoint, which publishes it: a resumed run can drop metrics
     lines, not add them.
 
     Args:
         settings: periods in updates.
     """
     return (
-        Periodic(every_steps=settings.log_every, function=_add_metrics),
         Periodic(every_steps=settings.eval_every, function=_add_validation),
+        Periodic(every_steps=settings.log_every, function=_add_metrics),
         Periodic(every_steps=1, function=write_record),
         Periodic(every_steps=settings.save_every, function=_save, at_end=True),
     )
@@ -138,6 +139,7 @@ def save_checkpoint(session: Session) -> None:
     """Start writing a checkpoint of this step, unless there is one already."""
     if session.saved_step == session.step:
         return
+    train = session.setup.config.train
     session.checked_window()
     with session.reporter.paused():
         # First: a resumed run can drop metrics lines, not add them.
@@ -153,5 +155,6 @@ def save_checkpoint(session: Session) -> None:
             extra,
             session.history.loss_at(session.step),
             averaged_params=session.averaged_params(),
+            is_interim=not session.is_complete and session.step % train.save_every != 0,
         )
     session.saved_step = session.step

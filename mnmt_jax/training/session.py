@@ -131,7 +131,6 @@ class Session:
         Returns:
             The signal that stopped the loop, or None.
         """
-        steps = self.setup.config.train.steps
         signal = stop_signal()
         while not self.is_complete and not signal:
             try:
@@ -141,7 +140,7 @@ class Session:
                 break
             record: Record = {}
             for hook in hooks:
-                if hook.is_due(self.step, steps):
+                if hook.is_due(self.step, is_last=self.is_complete):
                     hook.function(self, record)
             signal = stop_signal()
         for hook in hooks:
@@ -243,6 +242,6 @@ class Periodic:
     function: Callable[[Session, Record], None]
     at_end: bool = False
 
-    def is_due(self, step: int, last_step: int) -> bool:
+    def is_due(self, step: int, *, is_last: bool) -> bool:
         """Return whether the hook is due after a step; each is due after the run's last step."""
-        return step % self.every_steps == 0 or step == last_step
+        return is_last or step % self.every_steps == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import types
 
 import pytest
@@ -14,6 +15,7 @@ from mnmt_jax.training.session import Periodic, Session
 from mnmt_jax.training.train import train
 from mnmt_jax.training.validation import ValidationHistory
 from tests.made_run import make_cache, make_config, steps_of
+from tests.unit.test_train import stop_after
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -114,19 +116,8 @@ def test_building_writes_nothing(cache, tmp_path, monkeypatch):
     assert setup.positions == {"source": 8 * 16, "target": 8 * 16}
 
 
-@pytest.mark.parametrize(
-    ("best_by", "keep_every", "kept", "best"),
-    [
-        ("supervised", 0, [2, 4, 5, 6], [2, 4]),
-        ("all", 0, [1, 3, 5, 6], [3, 1]),
-        ("supervised", 3, [2, 3, 4, 5, 6], [2, 4]),
-    ],
-)
-def test_kept_checkpoints_are_the_last_and_the_best(
-    best_by, keep_every, kept, best, cache, tmp_path, monkeypatch
-):
-    trained = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
-    unseen = {1: 1.0, 2: 9.0, 3: 1.0, 4: 9.0, 5: 9.0, 6: 9.0}
+def set_losses(monkeypatch, trained, unseen):
+    """Let validation find these losses, by step, and train as always."""
 
     def measured(*_):
         step = sessions[0].step
@@ -142,9 +133,44 @@ def test_kept_checkpoints_are_the_last_and_the_best(
         advance(self)
 
     monkeypatch.setattr(Session, "advance", advance_and_remember)
+
+
+@pytest.mark.parametrize(
+    ("best_by", "keep_every", "kept", "best"),
+    [
+        ("supervised", 0, [2, 4, 5, 6], [2, 4]),
+        ("all", 0, [1, 3, 5, 6], [3, 1]),
+        ("supervised", 3, [2, 3, 4, 5, 6], [2, 4]),
+    ],
+)
+def test_kept_checkpoints_are_the_last_and_the_best(
+    best_by, keep_every, kept, best, cache, tmp_path, monkeypatch
+):
+    trained = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: 3.0, 6: 6.0}
+    unseen = {1: 1.0, 2: 9.0, 3: 1.0, 4: 9.0, 5: 9.0, 6: 9.0}
+    set_losses(monkeypatch, trained, unseen)
     every = {"steps": 6, "eval_every": 1, "save_every": 1, "keep_last": 2, "keep_best": 2}
     every |= {"best_by": best_by, "keep_every": keep_every}
     run = tmp_path / "run"
     assert train(make_config(cache, train=every), run) is None
     assert steps_of(run) == kept
     assert best_steps(run, 2) == best
+
+
+def test_a_checkpoint_of_a_stop_displaces_no_other(cache, tmp_path, monkeypatch):
+    """The kept checkpoints, and so averages of them, do not depend on interruptions."""
+    losses = dict(zip(range(1, 10), (5.0, 3.0, 4.0, 6.0, 1.0, 7.0, 2.5, 7.5, 8.0), strict=True))
+    set_losses(monkeypatch, losses, losses)
+    every = {"steps": 8, "eval_every": 1, "save_every": 2, "keep_last": 2, "keep_best": 1}
+    config, run = make_config(cache, train=every), tmp_path / "run"
+    assert train(config, tmp_path / "whole") is None
+    for stop, kept in ((3, [2, 3]), (5, [2, 4, 5]), (7, [2, 4, 6, 7])):
+        with monkeypatch.context() as patch:
+            stop_after(patch, stop, lambda: signal.raise_signal(signal.SIGTERM))
+            assert train(config, run) == "SIGTERM"
+        assert steps_of(run) == kept
+        assert best_steps(run, 1) == [5 if stop == 5 else 7 if stop == 7 else 2]
+    assert train(config, run) is None
+    assert steps_of(run) == steps_of(tmp_path / "whole") == [2, 6, 8]
+    assert train(make_config(cache, train=every | {"steps": 9}), run) is None
+    assert steps_of(run) == [2, 8, 9]  # the run's end is a regular one

@@ -244,7 +244,7 @@ def test_a_position_of_other_noise_is_refused(cache):
         ((("caps", 0.1),), "must be one of lower, upper, title, typos, tags"),
         ((("upper", 1.5),), "must be at least 0 and at most 1"),
         ((("upper", 0.6), ("typos", 0.6)), "shares of at most 1 in all"),
-        ((("upper", 0.1), ("upper", 0.2)), "name each kind once"),
+        ((("upper", 0.1), ("upper", 0.2)), "Data.noise names 'upper' twice; leave one"),
         (("upper", 0.1), r"must be a tuple of \(kind, share\), such as"),
     ],
 )
@@ -257,6 +257,12 @@ def test_shares_of_all_pairs_are_accepted_in_any_order():
     """Added one after the other these are 1.0000000000000002."""
     shares = zip(("lower", "upper", "title", "typos"), (0.05, 0.55, 0.3, 0.1), strict=True)
     assert len(Data(noise=tuple(shares)).noise) == 4
+
+
+def test_a_task_that_is_listed_twice_is_refused():
+    """It would be read once; `Data.weights` gives a task more draws."""
+    with pytest.raises(UserError, match="Data.tasks names 'a_en_de' twice; leave one of them out"):
+        Data(tasks=("a_en_de", "a_de_en", "a_en_de"))
 
 
 def test_language_models_have_no_noise(cache):

@@ -52,6 +52,15 @@ def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device, kept
     assert records(run)[-1]["step"] == 8
 
 
+def test_the_last_metrics_of_a_run_that_ends_early_are_logged(
+    cache, tmp_path, one_device, kept_programs
+):
+    run = tmp_path / "run"
+    assert train(configure(cache, 3, log_every=3), run) is None
+    by_step = {record["step"]: record for record in records(run)}
+    assert max(by_step) == 4 and [step for step in by_step if "loss" in by_step[step]] == [3, 4]
+
+
 def test_an_interrupted_run_ends_at_the_same_step(
     cache, tmp_path, monkeypatch, one_device, kept_programs
 ):

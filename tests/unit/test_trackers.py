@@ -119,6 +119,7 @@ def test_mlflow_continues_its_run_without_repeated_steps(packages, tmp_path):
     assert (tracked.id, tracked.name, tracked.status) == (failed.id, "register", "FINISHED")
     assert tracked.config["Model.embed"] == "1024" and tracked.config["Data.cache"] == "''"
     assert tracked.config["Train.trackers"] == "('mlflow',)"
+    assert tracked.config["Train.steps"] == "200000"
     losses = [(step, pytest.approx(1 / step)) for step in (2, 4, 6, 8, 10)]
     assert tracked.metrics["loss"] == losses
     assert [step for step, _ in tracked.metrics["validation/a_b/loss"]] == [2, 4, 6, 8, 10]
@@ -186,7 +187,8 @@ def test_mlflow_gets_the_configuration_after_a_refused_call(monkeypatch, tmp_pat
     tracker = MLflowTracker(tmp_path, "run", TrackedRun(tmp_path / "mlflow.json"))
     with pytest.raises(ConnectionError):
         tracker.start(config)
-    tracker.start(config | {"Model.key0": 7})
+    config["Model.key0"] = 7
+    tracker.start(config)
     (tracked,) = read_mlflow("http://server")
     assert tracked.config == {key: str(value) for key, value in config.items()}
 

@@ -41,7 +41,10 @@ class MLflowTracker(Tracker):
         self._folder, self._run_name, self._tracked = folder, run_name, tracked
 
     def start(self, config: Mapping[str, Any]) -> str:
-        """Create an MLflow run with the configuration as parameters, or reopen the run's own."""
+        """Create an MLflow run with the configuration as parameters, or reopen the run's own.
+
+        MLflow refuses to change a parameter: a value that has changed since is a tag of that name.
+        """
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -55,10 +58,15 @@ class MLflowTracker(Tracker):
             run = self._client.create_run(self._experiment_id(), run_name=self._run_name)
             self._tracked.id = run.info.run_id
             self._tracked.save()
-        logged = self._client.get_run(self._tracked.id).data.params  # MLflow refuses changes
-        params = [Param(key, _param_text(n)) for key, n in config.items() if key not in logged]
+        texts = {key: _param_text(value) for key, value in config.items()}
+        data = self._client.get_run(self._tracked.id).data
+        logged = {**data.params, **data.tags}
+        params = [Param(key, text) for key, text in texts.items() if key not in logged]
         for chunk in _chunks(params, _PARAMS_PER_CALL):
             self._client.log_batch(self._tracked.id, params=chunk)
+        for key, text in texts.items():
+            if logged.get(key, text) != text:
+                self._client.set_tag(self._tracked.id, key, text)
         return self._uri
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
