@@ -51,7 +51,7 @@ def make_parser() -> CommandParser:
         action="store_true",
         help="append no pieces: encode the language with the existing ones; needs no text",
     )
-    add_training_options(parser, uncounted="language tags and the run's byte pieces")
+    add_training_options(parser, uncounted="language tags and the run's byte pieces and symbols")
     parser.add_argument(
         "--noise",
         type=float,
@@ -112,6 +112,7 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
     from mnmt_jax.commands.corpus_flags import corpus_and_directions
     from mnmt_jax.data.mixtures import check_training_text, language_lines
     from mnmt_jax.vocabulary.sentencepiece_training import train_model
+    from mnmt_jax.vocabulary.user_defined_symbols import user_defined_symbols
 
     language = arguments.language
     if not any(getattr(arguments, flag) for flag in _TEXT_FLAGS):
@@ -135,10 +136,11 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
         options,
         byte_fallback=bool(old_vocabulary.byte_values),
         text_normalization=old_vocabulary.normalization,
+        symbols=user_defined_symbols(old_vocabulary),  # the separator of chunks, for example
     )
     return train_model(
         text,
         options,
         space_first=old_vocabulary.space_first,
-        byte_pieces=len(old_vocabulary.byte_values),
+        uncounted=len(old_vocabulary.byte_values) + len(options.symbols),
     )

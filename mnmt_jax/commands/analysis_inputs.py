@@ -16,7 +16,7 @@ from mnmt_jax.commands.direction_flags import (
     parse_directions,
     to_corpus_codes,
 )
-from mnmt_jax.commands.text_files import read_lines
+from mnmt_jax.commands.text_files import BadLines, read_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.vocabulary.language_codes import find_code, match_code
@@ -153,7 +153,8 @@ def forced_sentences(
     from mnmt_jax.runs.run_directory import RunDirectory
 
     if flags.input:
-        input_lines = read_lines(flags.input, {} if flags.on_bad_line == "drop" else None)
+        bad_lines: BadLines | None = {} if flags.on_bad_line == "drop" else None
+        input_lines = read_lines(flags.input, bad_lines, language=flags.source)
         lines = list(itertools.islice(input_lines, flags.limit or None))
         codes = translator.languages
         source = match_code(flags.source, codes, "--source")

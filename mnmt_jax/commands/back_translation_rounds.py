@@ -162,7 +162,7 @@ class BackTranslationRounds:
             job.as_completed,
             functools.partial(self._tasks, pairs),
             models=str(translator.run),
-            decode=job.decode,
+            decodes=(job.decode,),
         )
 
     def _on_beam(

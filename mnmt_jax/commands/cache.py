@@ -192,7 +192,8 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         corpus = SubsampledCorpus(corpus, share)
     sources = [cache_task_sources(corpus, directions, vocabulary, zero_shot=zero_shot)]
     for context in contexts:
-        check_separator(context, vocabulary)
+        languages = dict.fromkeys(itertools.chain(*directions))
+        check_separator(context, vocabulary, languages)
         chunks = ContextCorpus(corpus, context, vocabulary, report=say)
         sources.append(cache_task_sources(chunks, directions, vocabulary, zero_shot=()))
     return itertools.chain(*sources), vocabulary

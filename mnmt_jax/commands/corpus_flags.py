@@ -81,7 +81,8 @@ def add_corpus_file_flags(
         metavar="PATTERN",
         help="line-aligned text files, e.g. 'data/{split}.{language}', or a directory of files "
         "SPLIT.LANGUAGE; '{pair}' stands for a language pair; omit '{split}' if there is only one "
-        "split; .gz files are found too",
+        "split; .gz files are found too; '#' names a column of JSON lines or Parquet, e.g. "
+        "'data/{split}.jsonl#translation.{language}' or 'text.parquet#{language}'",
     )
     exclusive_group.add_argument(
         "--tsv",

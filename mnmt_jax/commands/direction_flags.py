@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from mnmt_jax.commands.common_flags import split_list
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.language_codes import Direction, find_code, is_code, is_same_language
+from mnmt_jax.vocabulary.language_codes import (
+    Direction,
+    find_code,
+    is_code,
+    is_same_language,
+    split_direction,
+)
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
@@ -178,11 +184,10 @@ def _possible_directions(
 
 
 def _split_item(item: str, alternatives: str, flag: str) -> list[tuple[str, str]]:
-    """Return the pairs that a direction can be split into: codes may contain hyphens."""
-    components = item.split("-")
-    if len(components) < 2 or not all(components):
+    """Return the pairs that a direction can be split into."""
+    if "-" not in item or not all(item.split("-")):
         raise UserError(f"{flag}: '{item}' must be SOURCE-TARGET, e.g. en-de{alternatives}")
-    return [("-".join(components[:n]), "-".join(components[n:])) for n in range(1, len(components))]
+    return split_direction(item)
 
 
 def _lines(flag: str, path: str) -> list[str]:

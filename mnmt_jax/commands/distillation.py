@@ -62,10 +62,10 @@ class Teachers:
         output.parent.mkdir(parents=True, exist_ok=True)
         names = list(dict.fromkeys(self.runs.values()))
         # The first teacher last: it stays in memory.
-        provenance, steps = {}, {}
+        provenance, steps, decodes = {}, {}, {}
         for run in reversed(names):
             provenance[run] = self._provenance(run)
-            steps[run] = self._job(run).pretrained.step
+            steps[run], decodes[run] = self._job(run).pretrained.step, self._job(run).decode
         taught = {"-".join(pair): provenance[run] for pair, run in self.runs.items()}
         facts = {
             "-".join(pair): {"run": run, "step": steps[run], **provenance[run]}
@@ -80,7 +80,7 @@ class Teachers:
             self.translate,
             pairs.sources,
             models=join_names(names),
-            decode=self._job(names[0]).decode,
+            decodes=decodes.values(),
             texts={RECORD: json.dumps({"teachers": facts}, indent=1) + "\n"},
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from mnmt_jax.commands.common_flags import (
@@ -69,7 +70,9 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.decoding.language_model import LanguageModel
 
-    prompts = read_lines(flags.input, has_on_bad_line=False) if flags.input else [""]
+    prompts: Iterable[str] = [""]
+    if flags.input:
+        prompts = read_lines(flags.input, has_on_bad_line=False, language=flags.language)
     model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     settings: dict[str, Any] = {} if flags.seed is None else {"seed": flags.seed}
     if any(binding.startswith(f"{_TEMPERATURE}=") for binding in bindings):

@@ -116,7 +116,8 @@ def _scores(
     flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
 ) -> tuple[list[Score], str]:
     """Return the score of each line, and the name of their perplexity."""
-    lines = list(read_lines(flags.input, has_on_bad_line=False))
+    code = flags.language or flags.source
+    lines = list(read_lines(flags.input, has_on_bad_line=False, language=code))
     if flags.language is not None:
         from mnmt_jax.decoding.language_model import LanguageModel
 
@@ -131,7 +132,7 @@ def _scores(
             return model.score(lines, language=flags.language), name
     from mnmt_jax.decoding.translator import Translator
 
-    references = list(read_lines(flags.reference, has_on_bad_line=False))
+    references = list(read_lines(flags.reference, has_on_bad_line=False, language=flags.target))
     if len(references) != len(lines):
         raise UserError(
             f"--reference={flags.reference}: has {pluralize(len(references), 'line')}, but the "

@@ -31,7 +31,11 @@ UNFINISHED = "made_by"
 
 
 def read_lines(
-    path: str | None, bad_lines: BadLines | None = None, *, has_on_bad_line: bool = True
+    path: str | None,
+    bad_lines: BadLines | None = None,
+    *,
+    has_on_bad_line: bool = True,
+    language: str | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a file, as `text_reader.read_lines`.
 
@@ -40,6 +44,8 @@ def read_lines(
         bad_lines: receives the numbers, from 1, of lines that are not UTF-8 or too long, which are
             read as blank; None raises an error at the first.
         has_on_bad_line: whether the command has `--on_bad_line`.
+        language: code of the text's language in any form, if that is known; the likely encoding
+            depends on it.
 
     Raises:
         UserError: if the file cannot be read, a line is bad without `bad_lines`, or more than a few
@@ -53,6 +59,8 @@ def read_lines(
         if not isinstance(line, text_reader.Flaw):
             yield line
             continue
+        if language:
+            line = line.in_language(language)
         location, too_long = f"{name}, line {number}", line.reason == "too_long"
         if bad_lines is None:
             remedy = "split the line" if too_long else line.remedy

@@ -187,7 +187,8 @@ def main() -> None:
 
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     bad: BadLines = {}
-    texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
+    bad_lines = bad if flags.on_bad_line == "drop" else None
+    texts = read_lines(flags.input, bad_lines, language=flags.source)
     _match_languages(flags, translator.languages)
     job = _make_job(translator, flags)
     write = _writer(flags, translator.languages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ def write_translated_cache(
     tasks: Callable[[Iterator[str]], Iterator[ReusedTask | TaskSource]],
     *,
     models: str,
-    decode: Decode,
+    decodes: Collection[Decode],
     texts: Mapping[str, str] | None = None,
 ) -> TokenCache | None:
     """Translate the sentences that are not done, and write the cache.
@@ -57,7 +57,7 @@ def write_translated_cache(
         translate: translates the lines of a window.
         tasks: returns the tasks of the cache from the translations; blank ones are left out.
         models: names of the runs that translate, for the error.
-        decode: search of the runs, named in messages.
+        decodes: search of each of the runs, named in messages.
         texts: further files of the cache's folder, as in `write_cache`.
 
     Returns:
@@ -86,7 +86,7 @@ def write_translated_cache(
             texts=texts,
         )
         partial.remove()
-    counts.report(decode)
+    counts.report(decodes)
     return cache
 
 
@@ -123,25 +123,33 @@ class _Counts:
     """Numbers of sentences that need a remark.
 
     Attributes:
-        skipped: blank, or longer than the largest bucket.
+        truncated: longer than the largest bucket.
+        blank: with a blank translation.
         limited: with a translation at the length limit.
     """
 
-    skipped: int = 0
+    truncated: int = 0
+    blank: int = 0
     limited: int = 0
 
-    def report(self, decode: Decode) -> None:
+    def report(self, decodes: Collection[Decode]) -> None:
         """Print the numbers, with the settings that change them."""
-        if self.skipped:
+        if self.truncated:
+            largest = {max(decode.buckets) for decode in decodes}
+            length = f"of more than {max(largest)} tokens with tags"
+            if len(largest) > 1:
+                length = "longer than the largest bucket of their model"
             say(
-                f"skipped {pluralize(self.skipped, 'sentence')} that are blank or have more than "
-                f"{max(decode.buckets)} tokens; for long ones, add a larger bucket to "
+                f"skipped {pluralize(self.truncated, 'sentence')} {length}; add a larger bucket to "
                 "--gin.Decode.buckets"
             )
+        if self.blank:
+            say(f"skipped {pluralize(self.blank, 'sentence')} with a blank translation")
         if self.limited:
+            flagged = max(decodes, key=lambda decode: decode.max_length_per_source)
             warn(
                 f"{pluralize(self.limited, 'translation')} reached the length limit and may lack "
-                f"their end; raise {length_flags(decode)}"
+                f"their end; raise {length_flags(flagged)}"
             )
 
 
@@ -166,8 +174,10 @@ def _texts(records: Iterator[Mapping[str, Any]], counts: _Counts) -> Iterator[st
     """Yield translations, blank for truncated sources, and count what needs a remark."""
     for record in records:
         translation = "" if record["truncated"] else record["translation"]
-        if not translation.strip():
-            counts.skipped += 1
+        if record["truncated"]:
+            counts.truncated += 1
+        elif not translation.strip():
+            counts.blank += 1
         elif record["limited"]:
             counts.limited += 1
         yield translation

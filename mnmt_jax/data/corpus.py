@@ -376,7 +376,7 @@ class FileCorpus(Corpus):
         seen = self._held_out_digests(split, direction)
         undecodable, number, last_good = EncodingCheck(), 0, 0
         for number, line in enumerate(self._split_lines(split, direction), start=1):
-            flaw, place = line.flaw(self._cleaning)
+            flaw, place = line.flaw(self._cleaning, direction)
             if flaw is None:
                 pair, last_good = line.sentences(), number
                 if seen is None or add_if_new(pair, seen):
@@ -483,11 +483,13 @@ class Line:
     sides: tuple[str | Flaw, str | Flaw]
     locations: tuple[str, str]
 
-    def flaw(self, cleaning: Cleaning) -> tuple[Flaw | None, str]:
+    def flaw(self, cleaning: Cleaning, direction: Direction) -> tuple[Flaw | None, str]:
         """Return the first flaw and its place; None and "" if there is none."""
-        for side, place in zip(self.sides, self.locations, strict=True):
-            flaw = side if isinstance(side, Flaw) else check_sentence(side, cleaning)
-            if flaw is not None:
+        is_one_text = self.locations[0] == self.locations[1]
+        for side, place, code in zip(self.sides, self.locations, direction, strict=True):
+            if isinstance(side, Flaw):
+                return side.in_language(*(direction if is_one_text else (code,))), place
+            if (flaw := check_sentence(side, cleaning)) is not None:
                 return flaw, place
         return None, ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mnmt_jax.data.corpus import Corpus, DropReport, FileCorpus
 from mnmt_jax.data.document_context import Context
@@ -214,17 +214,25 @@ class ContextCorpus(Corpus):
         return len(chunk) > 1 and any(separator in target for _, target in chunk)
 
 
-def check_separator(context: Context, vocabulary: Vocabulary) -> None:
-    """Check that a vocabulary has pieces for the separator.
+def check_separator(
+    context: Context, vocabulary: Vocabulary, languages: Iterable[str] | None = None
+) -> None:
+    """Check that a vocabulary has pieces for the separator in text of each language.
+
+    Args:
+        context: the separator.
+        vocabulary: vocabulary of the text.
+        languages: codes of the languages of the text; None means those of the vocabulary.
 
     Raises:
         UserError: if not.
     """
-    language = vocabulary.languages[0]
-    pieces = vocabulary.encode(context.separator, language)
-    is_kept = vocabulary.decode(pieces) == context.separator
-    if not is_kept or unknown_characters(vocabulary, context.separator, pieces, language):
-        raise UserError(
-            f"--separator={context.separator}: the vocabulary has no piece for it; choose a "
-            "character that it has, or make one with 'mnmt vocabulary --separator'"
-        )
+    for language in vocabulary.languages if languages is None else languages:
+        pieces = vocabulary.encode(context.separator, language)
+        is_kept = vocabulary.decode(pieces) == context.separator
+        if not is_kept or unknown_characters(vocabulary, context.separator, pieces, language):
+            raise UserError(
+                f"--separator={context.separator}: the vocabulary has no piece for it in text in "
+                f"'{language}'; choose a character that it has, or make a vocabulary with "
+                "'mnmt vocabulary --separator'"
+            )

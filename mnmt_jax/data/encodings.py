@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 
 WIDE = ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE")
 """Encodings in which at least a fifth of the bytes of typical text are NULs."""
@@ -38,7 +39,21 @@ _REPLACE_HANDLER = "mnmt_jax.half_character"  # name of an error handler
 _MAX_BAD_SHARE = 0.05
 _MAX_BAD_LINES = 5  # undecodable lines that are always accepted
 _MIN_LINES_FOR_EARLY_CHECK = 1000  # lines to read before a pass may stop early
-_DEFAULT_NARROW = "Windows-1251"
+_DEFAULT_NARROW, _WESTERN = "Windows-1251", "Windows-1252"
+_OF_LANGUAGES = {
+    "Windows-1250": "bs cs hr hu pl ro sk sl sq",
+    "Windows-1251": "be bg kk ky mk mn ru sr tg tt uk",
+    _WESTERN: "af br ca co cy da de en es eu fi fr ga gl id is it lb ms nb nl nn no oc pt sv sw tl",
+    "Windows-1253": "el",
+    "Windows-1254": "az tr",
+    "Windows-1255": "he yi",
+    "Windows-1256": "ar fa ur",
+    "Windows-1257": "et lt lv",
+    "Windows-1258": "vi",
+    "Shift_JIS": "ja",
+    "GB18030": "zh",
+}
+_BY_LANGUAGE = {code: name for name, codes in _OF_LANGUAGES.items() for code in codes.split()}
 
 
 def read_utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
@@ -131,7 +146,7 @@ def guess_narrow_encoding(line: bytes) -> str:
         )
     )
     if 2 * isolated > sum(is_high):
-        return "Windows-1252"
+        return _WESTERN
     for encoding in ("Shift_JIS", "GB18030"):
         # Nearly all byte strings are valid GB18030: check the characters.
         try:
@@ -145,6 +160,23 @@ def guess_narrow_encoding(line: bytes) -> str:
         ):
             return encoding
     return _DEFAULT_NARROW
+
+
+def usual_encoding(*languages: str) -> str:
+    """Return the encoding that text of a language usually had before UTF-8; "" if there is none.
+
+    Args:
+        languages: code of the language; of several languages in one text, the first that is not
+            written in Western European letters counts.
+    """
+    encodings_of = map(_usual_encoding, languages)
+    return next((encoding for encoding in encodings_of if encoding != _WESTERN), _WESTERN)
+
+
+def _usual_encoding(language: str) -> str:
+    code, *others = canonical_code_or_input(language).split("_")
+    has_script = any(len(other) == 4 for other in others)  # not the usual one
+    return "" if has_script else _BY_LANGUAGE.get(code, "")
 
 
 @dataclass

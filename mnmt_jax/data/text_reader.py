@@ -8,11 +8,17 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from typing import BinaryIO, Literal, cast
 
-from mnmt_jax.data.encodings import WIDE, conversion_hint, guess_narrow_encoding, read_utf8_blocks
+from mnmt_jax.data.encodings import (
+    WIDE,
+    conversion_hint,
+    guess_narrow_encoding,
+    read_utf8_blocks,
+    usual_encoding,
+)
 from mnmt_jax.errors import UserError
 
 MAX_LINE_BYTES = 1 << 20
@@ -73,6 +79,12 @@ class Flaw:
     def remedy(self) -> str:
         """How to correct the line, other than dropping it."""
         return conversion_hint(self.encoding) if self.reason == "bad_utf8" else "fix it"
+
+    def in_language(self, *languages: str) -> Flaw:
+        """Return the flaw of a text whose languages are known, with their usual encoding."""
+        if not self.encoding or self.encoding in WIDE or not languages:
+            return self
+        return replace(self, encoding=usual_encoding(*languages))
 
 
 def surrogate_flaw(text: str) -> Flaw | None:

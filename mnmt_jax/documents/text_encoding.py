@@ -11,25 +11,9 @@ from mnmt_jax.data.encodings import (
     declared_codec,
     guess_narrow_encoding,
     guess_wide_encoding,
+    usual_encoding,
 )
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
-
-_OF_LANGUAGES = {
-    "Windows-1250": "bs cs hr hu pl ro sk sl sq",
-    "Windows-1251": "be bg kk ky mk mn ru sr tg tt uk",
-    "Windows-1252": "af br ca co cy da de en es eu fi fr ga gl id is it lb ms nb nl nn no "
-    "oc pt sv sw tl",
-    "Windows-1253": "el",
-    "Windows-1254": "az tr",
-    "Windows-1255": "he yi",
-    "Windows-1256": "ar fa ur",
-    "Windows-1257": "et lt lv",
-    "Windows-1258": "vi",
-    "Shift_JIS": "ja",
-    "GB18030": "zh",
-}
-_BY_LANGUAGE = {code: name for name, codes in _OF_LANGUAGES.items() for code in codes.split()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,20 +80,7 @@ def _decode(data: bytes, name: str, encoding: str, language: str | None) -> str:
         if encoding != "utf-8":
             raise UserError(f"{name}: is not valid {encoding.upper()}; export it again") from None
         line = data[: error.start].count(b"\n")
-        likely = _likely_encoding(data.splitlines(keepends=True)[line], language)
+        bad_line = data.splitlines(keepends=True)[line]
+        likely = usual_encoding(language) if language else guess_narrow_encoding(bad_line)
         raise UserError(f"{name}:{line + 1}: is not UTF-8; {conversion_hint(likely)}") from None
     raise UserError(f"{name}: is not UTF-8; {conversion_hint(likely)}")
-
-
-def _likely_encoding(line: bytes, language: str | None) -> str:
-    """Return the likely encoding of a line that is not UTF-8; "" if the language has no usual one.
-
-    Args:
-        line: the line.
-        language: code of its language; without it, the bytes decide.
-    """
-    if not language:
-        return guess_narrow_encoding(line)
-    code, *others = canonical_code_or_input(language).split("_")
-    has_script = any(len(other) == 4 for other in others)  # not the usual one
-    return "" if has_script else _BY_LANGUAGE.get(code, "")

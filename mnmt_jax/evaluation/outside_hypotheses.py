@@ -64,6 +64,7 @@ class HypothesisFiles:
         lines: list[str] = []
         for number, line in enumerate(read_lines(str(path)), start=1):
             if isinstance(line, Flaw):
+                line = line.in_language(direction[1])
                 recode = (
                     f"; for the whole file: iconv -f {line.encoding} -t UTF-8"
                     if line.encoding

@@ -40,15 +40,18 @@ class TypedFields:
         """
         if not isinstance(values, Mapping):
             raise UserError(f"{file_name}: {short_repr(values)} is not an object of named fields")
-        for name, value in values.items():
-            if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-                raise UserError(
-                    f"{file_name}: {short_repr(name)} is a number of {value.bit_length()} bits"
-                )
         self.file_name, self.values = file_name, values
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value of any type, null too, but no integer of thousands of digits."""
+        value = self.values.get(name, default)
+        # Only fields that are read: transformers writes int(1e30) into one that is not.
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            raise self._wrong(name, value, f"a number of at most {_MOST_BITS} bits")
+        return value
 
     def integer(
         self, name: str, default: Any = _REQUIRED, *, low: int = 0, high: int = LARGEST
@@ -129,7 +132,7 @@ class TypedFields:
         return TypedFields(f"{self.file_name}: {name}", value)
 
     def _value(self, name: str, default: Any) -> Any:
-        value = self.values.get(name)
+        value = self.get(name)
         if value is not None:
             return value
         if default is _REQUIRED:

@@ -104,7 +104,7 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     if model.layout in LANGUAGE_MODELS:
         instruction = "3"  # of the model that they are grafted into
     else:
-        instruction = _instruction(path, fields.values)
+        instruction = _instruction(path, fields)
     if language_model and instruction == "3":  # Graformer, section 4.2
         decode = Decode(beam_size=5, length_penalty=0.6)
     return Foreign(
@@ -166,7 +166,7 @@ def export_fairseq(
 
 def _languages(fields: TypedFields) -> tuple[str, ...] | None:
     """Return the languages in the order of their tags, if the settings list them."""
-    names = fields.values.get("langs")
+    names = fields.get("langs")
     if isinstance(names, str):
         return tuple(names.split(",")) if names else None
     return fields.texts("langs", ()) or None
@@ -183,13 +183,13 @@ def _arguments(path: Path, data: Mapping[str, Any]) -> TypedFields:
         elif isinstance(section, Mapping):
             arguments |= section
     fields = TypedFields(path, arguments)
-    if layers_setting(arguments) not in fields:
+    if layers_setting(fields) not in fields:
         raise UserError(f"{path}: has no model settings (args or cfg), so the model is unknown")
     return fields
 
 
 def _model(path: Path, fields: TypedFields) -> Model:
-    arguments, get = fields.values, fields.values.get
+    arguments, get = fields.values, fields.get
     stages = (fields.integer("encoder_layers", 0), fields.integer("decoder_layers"))
     pre = bool(get("decoder_normalize_before"))
     is_register = "register_factor" in arguments
@@ -241,16 +241,16 @@ def _model(path: Path, fields: TypedFields) -> Model:
     )
 
 
-def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
-    if "register_factor" in arguments:
+def _instruction(path: Path, fields: TypedFields) -> str:
+    if "register_factor" in fields.values:
         return "register"
-    tag = arguments.get("encoder_langtok")
-    if tag is None and str(arguments.get("arch")).endswith("_merged"):
+    tag = fields.get("encoder_langtok")
+    if tag is None and str(fields.get("arch")).endswith("_merged"):
         tag = "tgt"  # the tag is in the text itself
     source = {"src": "source", "tgt": "target"}.get(str(tag))
-    has_target_tag = bool(arguments.get("decoder_langtok"))
-    replaces_eos = bool(arguments.get(_REPLACING))  # the target's tag is the trigger
-    if replaces_eos and arguments.get("encoder_langtok") is not None:
+    has_target_tag = bool(fields.get("decoder_langtok"))
+    replaces_eos = bool(fields.get(_REPLACING))  # the target's tag is the trigger
+    if replaces_eos and fields.get("encoder_langtok") is not None:
         raise UserError(
             f"{path}: {_REPLACING}=True with encoder_langtok={tag!r}: its sources end with a tag "
             "instead of </s>, which no instruction of ours has"
@@ -259,7 +259,7 @@ def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
         expected = Instruction(source, "tag", False)
     else:
         expected = Instruction(source, "eos", has_target_tag)
-    if expected == INSTRUCTIONS["none"] and "encoder_langtok" not in arguments:
+    if expected == INSTRUCTIONS["none"] and "encoder_langtok" not in fields.values:
         raise UserError(
             f"{path}: its settings do not say where language tags are; add encoder_langtok to "
             "them: 'tgt' if each source begins with one, None if there are none"
@@ -268,8 +268,8 @@ def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
         if instruction == expected:
             return key
     raise UserError(
-        f"{path}: encoder_langtok={arguments.get('encoder_langtok')!r}, "
-        f"decoder_langtok={arguments.get('decoder_langtok')!r}: no instruction of ours has its "
+        f"{path}: encoder_langtok={fields.get('encoder_langtok')!r}, "
+        f"decoder_langtok={fields.get('decoder_langtok')!r}: no instruction of ours has its "
         "tags like this"
     )
 

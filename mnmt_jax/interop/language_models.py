@@ -66,11 +66,10 @@ def language_model_settings(
     Raises:
         UserError: if we have no such model.
     """
-    arguments = fields.values
-    kind = next((name for name in _SIDES if _architecture(arguments).startswith(name)), None)
-    others = {"register_factor", "attention_position_bias", "language_num"} & arguments.keys()
+    kind = next((name for name in _SIDES if _architecture(fields).startswith(name)), None)
+    others = {"register_factor", "attention_position_bias", "language_num"} & fields.values.keys()
     if kind is None or (
-        kind == _TWO_TABLES and (others or arguments.get("share_all_embeddings", True))
+        kind == _TWO_TABLES and (others or fields.get("share_all_embeddings", True))
     ):
         return None
     shared = _shared_sizes(path, fields, tensors, _SIDES[kind])
@@ -82,12 +81,12 @@ def language_model_settings(
         methods = (TuningLayers(), Tables(output=True))
         return Model("encoder_decoder", tuple(layers.values()), methods=methods, **shared)
     if kind == _TWO_TABLES:
-        tables = Tables(output=not arguments.get("share_decoder_input_output_embed"))
+        tables = Tables(output=not fields.get("share_decoder_input_output_embed"))
         return Model("encoder_decoder", tuple(layers.values()), methods=(tables,), **shared)
-    decoder_only = _layers_without_cross_attention(path, arguments)
+    decoder_only = _layers_without_cross_attention(path, fields)
     stages = (layers["encoder"], decoder_only, layers["decoder"] - decoder_only)
     # Initialisation and freezing matter only for training that starts from two models.
-    method = Graformer(bool(arguments.get("lm_fusion")), encoder="none", decoder="none")
+    method = Graformer(bool(fields.get("lm_fusion")), encoder="none", decoder="none")
     return Model("grafted", stages, methods=(method,), **shared)
 
 
@@ -120,14 +119,14 @@ def language_model_arguments(model: Model) -> dict[str, Any] | None:
     return None
 
 
-def layers_setting(arguments: Mapping[str, Any]) -> str:
+def layers_setting(fields: TypedFields) -> str:
     """Return the name of the layer-count setting that every checkpoint of this architecture has."""
-    masked = _architecture(arguments).startswith(_MASKED)
+    masked = _architecture(fields).startswith(_MASKED)
     return "encoder_layers" if masked else "decoder_layers"
 
 
-def _architecture(arguments: Mapping[str, Any]) -> str:
-    return str(arguments.get("arch") or arguments.get("_name"))
+def _architecture(fields: TypedFields) -> str:
+    return str(fields.get("arch") or fields.get("_name"))
 
 
 def _shared_sizes(
@@ -137,7 +136,7 @@ def _shared_sizes(
     sides: tuple[str, ...],
 ) -> dict[str, Any]:
     """Return the sizes, which must be equal on both sides."""
-    get, (side, *others) = fields.values.get, sides
+    get, (side, *others) = fields.get, sides
 
     def setting(side: str, name: str) -> Any:
         return get(f"{side}_{name}", _DEFAULTS.get(name))
@@ -183,9 +182,9 @@ def _learned_positions(path: Path, tensors: Mapping[str, LazyArray]) -> int:
     return sizes.pop() - FIRST_ROW
 
 
-def _layers_without_cross_attention(path: Path, arguments: Mapping[str, Any]) -> int:
+def _layers_without_cross_attention(path: Path, fields: TypedFields) -> int:
     """Return the number of initial target layers without cross-attention to the source."""
-    setting = str(arguments.get("no_encoder_attn_layers") or "")
+    setting = str(fields.get("no_encoder_attn_layers") or "")
     numbers = [layer.strip() for layer in setting.split(",") if layer.strip()]
     is_list = all(number.isdecimal() and len(number) < 5 for number in numbers)
     layers = sorted(map(int, numbers)) if is_list else []

@@ -241,6 +241,12 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def split_direction(text: str) -> list[Direction]:
+    """Return the pairs of texts that SOURCE-TARGET can be split into: codes may have hyphens."""
+    parts = text.split("-")
+    return [("-".join(parts[:n]), "-".join(parts[n:])) for n in range(1, len(parts))]
+
+
 def requested_code(text: str, known: str) -> str:
     """Return the canonical form of the code in which a request names a language of a model.
 

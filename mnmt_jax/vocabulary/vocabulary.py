@@ -231,6 +231,7 @@ class Vocabulary:
         Raises:
             UserError: as `encode`.
         """
+        language = self._addition_code(language)
         if (added_ids := self._added.ids.get(language or "")) is not None:
             return np.array(added_ids, np.int32)
         ids, copies = self.spm_to_id.copy(), self._copy_ids(language)
@@ -257,8 +258,8 @@ class Vocabulary:
         return np.concatenate([shared, copies, np.array(added, np.int32)])
 
     def sentencepiece_model_for(self, language: str | None) -> bytes:
-        """Return the SentencePiece model that encodes text of a language."""
-        return dict(self.additions).get(language or "", self.model)
+        """Return the SentencePiece model of a language's text; errors as of `encode`."""
+        return dict(self.additions).get(self._addition_code(language) or "", self.model)
 
     @functools.cached_property
     def decoding_model(self) -> bytes:
@@ -355,13 +356,8 @@ class Vocabulary:
         Raises:
             UserError: as `encode`.
         """
-        codes: Sequence[str | None]
-        if language is None or isinstance(language, str):
-            codes = [language] * len(lines)
-        else:
-            codes = language
-        if self.additions:  # their models are keyed by the vocabulary's own codes
-            codes = [None if code is None else self.vocabulary_code_of(code) for code in codes]
+        per_line = [language] * len(lines) if isinstance(language, str | None) else language
+        codes = [self._addition_code(code) for code in per_line]
         lines = normalize_lines(lines, self.normalization)
         encoded = self._added.encode_lines(lines, codes, self._processor)
         return [self._ids(pieces, code) for pieces, code in zip(encoded, codes, strict=True)]
@@ -373,8 +369,7 @@ class Vocabulary:
             text: text normalised by `mnmt_jax.vocabulary.normalization`.
             language: as in `encode`.
         """
-        if self.additions and language is not None:
-            language = self.vocabulary_code_of(language)
+        language = self._addition_code(language)
         processor = self._added.processors.get(language or "", self._processor)
         ids = self._ids(processor.encode(text), language)
         return list(zip(ids, processor.encode(text, out_type=str), strict=True))
@@ -450,6 +445,10 @@ class Vocabulary:
         return AddedPieces.assign_ids(
             self.additions, self._processor, self._shared_to_spm, self.first_added
         )
+
+    def _addition_code(self, language: str | None) -> str | None:
+        """Return a code as the additions spell it; without any, it is not looked up."""
+        return self.vocabulary_code_of(language) if language and self.additions else language
 
     def _ids(self, pieces: Sequence[int], language: str | None) -> list[int]:
         """Return the vocabulary ids of ids of a language's SentencePiece model."""

@@ -146,7 +146,7 @@ def test_a_student_learns_the_translations_of_its_teacher(made, straight, tmp_pa
     assert losses["teacher"][-1] < 0.8 * losses["references"][-1]
 
 
-def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_device):
+def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_device, capfd):
     translate = TranslationJob.as_completed
 
     def blank(self, lines, **options):
@@ -157,7 +157,10 @@ def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_devic
     is_all = False
     call(monkeypatch, made, made / "half", teachers=("en-de=first",))
     half = rows(TokenCache.open(made / "half"), "made_en_de")
-    assert half == [pair for pair in translations(made, "first", "made_en_de")[::2] if pair[1]]
+    expected = translations(made, "first", "made_en_de")
+    assert half == [pair for pair in expected[::2] if pair[1]]
+    omitted = f"skipped {len(expected) - len(half)} sentences with a blank translation\n"
+    assert omitted in (lines := capfd.readouterr().err) and "tokens with tags" not in lines
     is_all = True
     with pytest.raises(UserError, match="every translation is blank; train .*first for longer"):
         call(monkeypatch, made, made / "blank")
@@ -205,7 +208,15 @@ def test_sources_longer_than_the_largest_bucket_are_left_out(made, monkeypatch, 
     sources = [source for (source, _), length in zip(real, lengths, strict=True) if length <= 6]
     assert [source for source, _ in short] == sources and 5 < len(sources) < len(real)
     omitted = len(real) - len(sources)
-    assert f"skipped {omitted} sentences that are blank or have more than 6 tokens" in (
+    assert f"skipped {omitted} sentences of more than 6 tokens with tags; add" in (
+        capfd.readouterr().err
+    )
+    config = make_config(made / "cache", decode=DECODE | {"buckets": (6,)})
+    write_random_run(made / "narrow", config.model, 0, config=config)
+    teachers = ("de-en=first", "en-de=narrow")
+    call(monkeypatch, made, made / "mixed", teachers=teachers)
+    assert rows(TokenCache.open(made / "mixed"), "made_en_de") == short
+    assert f"skipped {omitted} sentences longer than the largest bucket of their model; add" in (
         capfd.readouterr().err
     )
 

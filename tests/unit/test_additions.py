@@ -119,7 +119,8 @@ def test_a_language_may_be_added_without_pieces():
 def test_sentencepiece_id_tables_agree_with_encoding():
     """seqio maps ids of a SentencePiece model by tables in TensorFlow."""
     vocabulary = grown(BASES["copies"]())
-    for code, line in (("nl", TEXT[3]), ("de", "eins Haus"), ("fr", "un")):
+    lines = {"nl": TEXT[3], "nld_Latn": TEXT[3], "NL": TEXT[3], "deu": "eins Haus", "fr": "un"}
+    for code, line in lines.items():
         own = Vocabulary(vocabulary.sentencepiece_model_for(code), ())
         pieces = own._processor.encode(line)
         table = vocabulary.spm_to_id_for(code)

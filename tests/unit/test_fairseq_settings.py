@@ -121,7 +121,7 @@ def test_models_without_tags_are_exported_if_fairseq_supports_them():
     )
     arguments = fairseq._export_arguments(dataclasses.replace(config, model=model))
     assert arguments["arch"] == "transformer_cll"
-    assert fairseq._instruction(Path("model.pt"), arguments) == "none"
+    assert fairseq._instruction(Path("model.pt"), TypedFields("model.pt", arguments)) == "none"
     cut = CutResidual(2, "mlp", "pre")
     one = LanguageLayers(LANGUAGES, LANGUAGES[:1], (4,), 12)
     merged = dataclasses.replace(config, model=dataclasses.replace(model, methods=(one, cut)))
@@ -197,7 +197,7 @@ def test_unclear_and_unknown_positions_of_tags_are_refused(tmp_path, monkeypatch
     settings = made_foreign.fairseq_settings("transformer")
     settings = {name: value for name, value in settings.items() if name not in TAGS}
     with pytest.raises(UserError, match="do not say where language tags are"):
-        fairseq._instruction(Path("model.pt"), settings)
+        fairseq._instruction(Path("model.pt"), TypedFields("model.pt", settings))
     for layout, instruction in (("register", "3"), ("prefix", "register"), ("masked_lm", "1")):
         bindings = [f"Model.layout='{layout}'", "Model.stage_layers=(1,)"]
         config = load_config([], [*bindings, f"Data.instruction='{instruction}'"])

@@ -41,7 +41,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 # What `json.dumps` cannot write is put in as text.
 TEXTS = {"DEEP": DEEP, "HUGE": "1e999", "DIGITS": "9" * 5000, "SURROGATE": '"\\ud800"'}
 HOSTILE: list[Any] = [
-    *(-1, 0, 1, 10**12, 10**19, 1e308, 0.5, math.nan, math.inf, True, None),
+    *(-1, 0, 1, 10**12, 10**19, 10**30, 1e308, 0.5, math.nan, math.inf, True, None),
     *("", "x", "\0", "-" * 300, [], {}, [-1], [None], {"x": {}}, [[]]),
     *TEXTS,
 ]
@@ -148,6 +148,19 @@ def test_token_lists_of_huggingface(tmp_path, name):
         (folder / "vocab.json").unlink()
     write_json(folder / name, values)
     assert fuzz_json(folder / name, open_huggingface, folder) > 10
+
+
+def test_only_fields_that_are_read_are_limited(tmp_path):
+    """The tokenizers of transformers write int(1e30) as the length of texts without a limit."""
+    m2m100_directory(tmp_path)
+    values = {"model_max_length": int(1e30)}
+    write_json(tmp_path / "tokenizer_config.json", values)
+    open_huggingface(tmp_path)
+    fields = TypedFields("file", {"length": 10**30, "other": 1})
+    assert fields.integer("other") == fields.get("other") == 1
+    for read in (fields.get, fields.text, fields.flag, fields.integer):
+        with pytest.raises(UserError, match="^file: length=1000.*0000 must be a number of at most"):
+            read("length")
 
 
 def test_accepted_values_give_a_run_or_an_error(tmp_path):

@@ -16,7 +16,8 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import reused_tasks
-from mnmt_jax.data.document_context import Context
+from mnmt_jax.data.document_context import SEPARATOR, Context
+from mnmt_jax.data.document_corpus import check_separator
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translate_lines import score_lines
@@ -34,6 +35,8 @@ from mnmt_jax.runs.new_language import NewRows, add_language, grown_table
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.user_defined_symbols import user_defined_symbols
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
 from tests.applied import apply
@@ -41,7 +44,7 @@ from tests.made_params import assert_same
 from tests.run_commands import command
 from tests.toy_heads import ENDS, TABLES
 from tests.unit import made_text
-from tests.unit.test_additions import TEXT, grown, listed
+from tests.unit.test_additions import TEXT, grown, listed, model
 
 TASKS = {"made_en_de": ("en", "de"), "made_de_en": ("de", "en")}
 CONTEXTS = {"made_en_de": Context(64)}
@@ -366,12 +369,38 @@ def test_a_second_language_can_be_added(folder, tmp_path):
     assert vocabulary.encode(TEXT[0], "it") != vocabulary.encode(TEXT[0], "nl")
 
 
+def test_user_defined_symbols_stay_pieces(folder, tmp_path):
+    """They have ids already, so --vocab_size does not count them."""
+    text = {code: made_text.sentences(code, 300) for code in made_text.LANGUAGES}
+    symbols = ("\n", "<sep,here>", SEPARATOR, "ö")
+    options = SentencePieceOptions(vocab_size=60, byte_fallback=False, symbols=symbols)
+    old = train_sentencepiece(text, None, options=options)
+    assert sorted(user_defined_symbols(old)) == sorted(symbols)
+    make_run(tmp_path / "run", MODELS["heads"], old)
+    flags = ("--run", tmp_path / "run", "--language", "nl", "--output", tmp_path / "new")
+    command("add_language", *flags, "--parallel", folder / "dutch", "--languages", "en,nl",
+        "--vocab_size", 33)  # fmt: skip
+    vocabulary = Vocabulary.load(tmp_path / "new" / "vocabulary")
+    check_separator(Context(9), vocabulary)
+    for symbol in symbols[1:]:
+        line = f"één{symbol}twee"
+        (token,) = (i for i, piece in old.encode_as_pieces(f"e{symbol}e", "en") if piece == symbol)
+        assert token in vocabulary.encode(line, "nl")
+        assert vocabulary.decode(vocabulary.encode(line, "nl")) == line
+    assert len(Vocabulary(vocabulary.sentencepiece_model_for("nl"), ()).model_pieces) == 33 + 4
+    grown_before = old.with_language("nl", model())  # its model has no symbols
+    check_separator(Context(9), grown_before, ("en", "de"))
+    for languages in (None, ("en", "nld")):
+        with pytest.raises(UserError, match=f"--separator={SEPARATOR}: .* no piece .* in 'nl"):
+            check_separator(Context(9), grown_before, languages)
+
+
 @pytest.mark.parametrize("is_text", [True, False])
 def test_monolingual_text_trains_the_pieces(folder, tmp_path, monkeypatch, is_text):
     """`--text` reads one file, `--monolingual` a side of parallel ones."""
     texts = []
 
-    def train(text, options, *, space_first, byte_pieces):
+    def train(text, options, *, space_first, uncounted):
         texts.append({code: list(lines) for code, lines in text.items()})
         raise UserError("trained")
 

@@ -54,6 +54,30 @@ def test_weights_of_several_patterns_multiply():
     assert weigh_tasks([], TASKS, 10) == (tuple(TASKS), ())
 
 
+def test_directions_have_codes_of_any_form():
+    directions = ("pt_BR-de", "de-pt_BR", "zh-en", "en-fr", "ru-en", "hi-en")
+    tasks = {name: CachedTask(name, *name.split("-"), {}) for name in directions}
+    for pattern, count in {
+        "pt-BR-de": 1,
+        "deu_Latn-pt-br": 1,
+        "zh_Hans-en": 1,
+        "zho-*": 1,
+        "EN-fr": 1,
+        "*-ENG": 3,
+        "*-pt-BR": 1,
+        "pt_??-deu": 1,
+    }.items():
+        (stage,) = weigh_tasks([(pattern, 2.0, 0)], tasks, 10)[1]
+        assert stage.weights.count(2.0) == count, pattern
+    _, stages = weigh_tasks([("zho-en", 2.0, 0), ("zh-en", 3.0, 10)], tasks, 10)
+    assert [stage.weights[2] for stage in stages] == [2.0, 3.0]  # one pattern in two forms
+    with pytest.raises(UserError, match="'pt-PT-de' is .*, in the directions pt_BR-de, de-pt_BR, "):
+        weigh_tasks([("pt-PT-de", 1.0, 0)], tasks, 10)
+    other = tasks | {"pt_PT-de": CachedTask("pt_PT-de", "pt_PT", "de", {})}
+    with pytest.raises(UserError, match="Data.weights: 'pt-de': language 'pt' is ambiguous: name "):
+        weigh_tasks([("pt-de", 1.0, 0)], other, 10)
+
+
 def test_a_later_weight_replaces_that_of_the_same_pattern():
     rules = [("clean_*", 1.0, 95), ("web_*", 0.0, 95), ("clean_*", 0.0, 0), ("*-en", 0.5, 200)]
     names, stages = weigh_tasks(rules, TASKS, 10)

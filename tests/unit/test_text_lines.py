@@ -121,28 +121,50 @@ ENCODED = {
     "Shift_JIS": ("今日は天気がいいですね。\n" * 30).encode("shift_jis"),
     "GB18030": ("今天天气很好，我们去北京。\n" * 30).encode("gb18030"),
     "Windows-1251": ("Привет, как твои дела сегодня?\n" * 30).encode("cp1251"),
+    "Windows-1250": ("Příliš žluťoučký kůň úpěl ďábelské ódy.\n" * 30).encode("cp1250"),
 }
+LANGUAGE_OF = {"Shift_JIS": "ja", "GB18030": "zh", "Windows-1251": "ru", "Windows-1250": "cs"}
 
 
 @pytest.mark.parametrize("encoding", ENCODED)
 def test_a_file_of_another_encoding_is_refused_entirely(tmp_path, encoding):
-    content = ENCODED[encoding]
-    (tmp_path / "train.de").write_bytes(content)
+    content, code = ENCODED[encoding], LANGUAGE_OF.get(encoding, "de")
+    (tmp_path / f"train.{code}").write_bytes(content)
     (tmp_path / "train.en").write_text("A sentence.\n" * (content.count(b"\n") + 1))
     pairs = ParallelFiles(
-        "x", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"), cleaning=DROP
-    ).pairs("train", ("en", "de"))
+        "x", f"{tmp_path}/{{split}}.{{language}}", ("en", code), cleaning=DROP
+    ).pairs("train", ("en", code))
     message = (
-        rf"train\.de\S*: the first of \d+ lines among \d+ that are not UTF-8; convert .*"
+        rf"train\.{code}\S*: the first of \d+ lines among \d+ that are not UTF-8; convert .*"
         rf"iconv -f {encoding} -t UTF-8"
     )
     with pytest.raises(UserError, match=message):
         list(pairs)
-    bad = {}
+    path, bad = str(tmp_path / f"train.{code}"), {}
+    # Czech letters are guessed as Cyrillic or Western ones where the language is not known.
+    language = "ces" if code == "cs" else None
     with pytest.raises(UserError, match=message.replace(r"\S*:", r", line \d+:")):
-        list(input_lines(str(tmp_path / "train.de"), bad))
+        list(input_lines(path, bad, language=language))
     with pytest.raises(UserError, match=rf"line \d+: not UTF-8.*convert .*iconv -f {encoding}"):
-        list(input_lines(str(tmp_path / "train.de")))
+        list(input_lines(path, language=language))
+
+
+def test_the_likely_encoding_is_that_of_the_known_languages(tmp_path):
+    czech = b"".join(b"A line.\t" + line for line in ENCODED["Windows-1250"].splitlines(True))
+    (tmp_path / "train.tsv").write_bytes(b"en\tcs\n" + czech)
+    (tmp_path / "train.jsonl").write_bytes(b'{"en": "A", "cs": "\xed\xe9"}\n')
+    (tmp_path / "train.de").write_bytes("größer\n".encode("cp1252"))
+    (tmp_path / "train.hi").write_bytes("größer\n".encode("cp1252"))
+    columns = f"{tmp_path}/{{split}}.jsonl#{{language}}"
+    text = f"{tmp_path}/train.{{language}}"
+    for corpus, direction, hint in (
+        (TsvFile("x", f"{tmp_path}/{{split}}.tsv"), ("en", "cs"), "-f Windows-1250"),
+        (ParallelFiles("x", columns, ("en", "cs")), ("en", "cs"), "-f Windows-1250"),
+        (MonolingualFiles("x", text, ("de",), splits={}), ("de", "de"), "-f Windows-1252"),
+        (MonolingualFiles("x", text, ("hi",), splits={}), ("hi", "hi"), r"convert .* UTF-8, or"),
+    ):
+        with pytest.raises(UserError, match=rf"not UTF-8 \(byte .*{hint}"):
+            list(corpus.pairs("train", direction))
 
 
 def test_iconv_knows_the_names():
