@@ -40,6 +40,16 @@ def find_placeholders(text: str) -> list[str]:
     return [match.group() for match in _matches(text)]
 
 
+def placeholder_spans(text: str) -> list[tuple[int, int]]:
+    """Return where the placeholders of a text are, in order."""
+    return [match.span() for match in _matches(text)]
+
+
+def inside_placeholders(text: str) -> set[int]:
+    """Return the places of a text that divide a placeholder."""
+    return {place for start, end in placeholder_spans(text) for place in range(start + 1, end)}
+
+
 def split_at_placeholders(text: str) -> list[tuple[str, str]]:
     """Return the text before each placeholder with the placeholder, and the rest with ''."""
     pieces, start = [], 0

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 
 from mnmt_jax.decoding.alignment import overlaps
 from mnmt_jax.decoding.translation import Alignment, AlignmentWeights
-from mnmt_jax.decoding.word_units import aligned_units, find_copies, is_mark, split_units
+from mnmt_jax.decoding.word_units import aligned_units, find_copies, marks_of, split_units
 from mnmt_jax.vocabulary.piece_offsets import Span
 
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
@@ -151,9 +151,10 @@ class _Weights:
         sizes = by_character.sum(axis=1, keepdims=True)
         shares = by_character / np.maximum(sizes, 1)
         matrix = _rows_to_one(of_units @ shares)
-        self._is_mark = np.array([is_mark(translation[start:end]) for start, end in units], bool)
+        marks = marks_of(translation)
+        self._is_mark = np.array([all(marks[start:end]) for start, end in units], bool)
         self._is_mark[list(fixed.values())] = False
-        self._source_marks = np.array([is_mark(character) for character in source], bool)
+        self._source_marks = np.array(marks_of(source), bool)
         for node in fixed:
             self._source_marks[node.start : node.end] = False
         for unit, origin in enumerate(units.values()):
