@@ -251,6 +251,24 @@ def test_repetitive_pages_take_little_time(text):
     assert is_quicker_than(4, run)
 
 
+@pytest.mark.parametrize(
+    ("page", "levels"),
+    [
+        (lambda n: "".join("  " * k + f"- item {k}\n" for k in range(n)), 32),
+        (lambda n: ">" * n + " text\n", 64),
+        (lambda n: "> 1. " * (n - 1) + "text\n", 22),
+    ],
+)
+def test_deep_lists_and_quotations_are_translated_or_refused(page, levels):
+    rest = "\nThe end.\n"
+    after, _ = translated(page(levels) + rest, "a.md")
+    assert after.decode() == (page(levels) + rest).upper()
+    line = page(levels + 1).count("\n")
+    message = f"a.md, line {line}: is in more than 32 lists or 64 quotations; nest it less deeply"
+    with pytest.raises(UserError, match=re.escape(message)):
+        translated(page(levels + 1) + rest, "a.md")
+
+
 def test_too_long_pages_are_refused():
     with pytest.raises(UserError, match=re.escape("a.md: has more than 2 MiB of Markdown; divide")):
         translated(b"word\n" * (1 << 19), "a.md", capitals)
