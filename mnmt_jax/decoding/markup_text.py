@@ -112,12 +112,18 @@ class MarkedSentence:
         spans = [(node.start, node.end) for node in fixed_nodes(self._nodes)]
         kept = _kept_characters(self._source, spans)
         before = list(itertools.accumulate(kept, initial=0))
+        shortened = "".join(itertools.compress(self._source, kept))
+        last_at_places = set(_last_at_places(self._nodes))
         for node in all_nodes(self._nodes):
             start, end = before[node.start], before[node.end]
-            if start == end and not node.is_empty:
-                node.has_space |= self._source[node.end : node.end + 1] == " "
+            is_left_out = start == end and not node.is_empty
+            follows = self._source[node.end : node.end + 1]
+            if node in last_at_places and follows == " ":
+                node.has_space |= is_left_out or not kept[node.end]
+            elif node in last_at_places and not follows:
+                node.has_space |= start < end and shortened[end - 1] == " "
             node.start, node.end = start, end
-        self._source = "".join(itertools.compress(self._source, kept))
+        self._source = shortened
         self._plain = self._make(self._source, True)
 
 
@@ -320,6 +326,14 @@ def _cut(node: Node, start: int, end: int) -> Node:
         ends_after=ends_after,
         children=[_cut(child, start, end) for child in children],
     )
+
+
+def _last_at_places(nodes: Sequence[Node], place: int = -1) -> Iterator[Node]:
+    """Yield the nodes that are directly before the text after them; none that ends at `place`."""
+    for node, following in itertools.zip_longest(nodes, nodes[1:]):
+        if node.end != place and (following is None or following.end != node.end):
+            yield node
+        yield from _last_at_places(node.children, node.end)
 
 
 def _kept_characters(text: str, removed: Iterable[tuple[int, int]]) -> list[bool]:

@@ -197,6 +197,11 @@ def test_a_translated_page_has_the_same_structure():
         ("a: `b` c", 'x:<x id="1" translate="no">b</x>y', "x: `b` y"),
         ("a `b` c", 'x (<x id="1" translate="no">b</x> .', "x (`b`."),
         ("a **b** `c` d", '<g id="1">x</g><x id="2" translate="no">c</x> y', "**x** `c` y"),
+        (
+            "a `b`, `c`",
+            'x<x id="1" translate="no">b</x><x id="2" translate="no">c</x>',
+            "x `b` `c`",
+        ),
         ("a-`b`-c", 'x-<x id="1" translate="no">b</x>-y', "x-`b`-y"),
         ("a `b` c", '試<x id="1" translate="no">b</x>験', "試`b`験"),
         ("a [b]\n\n[b]: c", 'x <g id="1">y</g>', "x [y][b]\n\n[b]: c"),

@@ -214,6 +214,31 @@ def test_an_untranslated_element_that_is_lost_is_left_out_and_placed():
     assert text == "PRESS <b>THE <code>Ctrl</code> KEY</b> NOW."
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        "Run <code>Ctrl</code> <code>Alt</code>",
+        "<b>Run it <code>Ctrl</code></b> <code>Alt</code>",
+        "Now <b>run it <code>Ctrl</code> <code>Alt</code></b>",
+        "Now <b>run it <code>Ctrl</code></b> <i>here</i>",
+        "Run <b><code>Ctrl</code> <code>Alt</code></b> here",
+        "Run <code>Ctrl</code><img> <code>Alt</code> here",
+        f"Now <b>run it <code>{'x' * 50}</code> <code>{'y' * 50}</code></b>",
+    ],
+)
+def test_spaces_beside_elements_that_are_left_out_are_kept(document):
+    def function(text):
+        return same(text.replace("Ctrl", "").replace("Alt", ""))
+
+    assert translate(document, function)[0] == document
+
+
+def test_an_element_that_ended_a_sentence_has_a_space_after_it():
+    document = "Now <b>run it <code>Ctrl +</code></b>"
+    text, _ = translate(document, lambda text: reverse_words(text.replace(" Ctrl +", " ")))
+    assert text.rstrip() == "<b>it run <code>Ctrl +</code></b> Now"
+
+
 def test_equal_untranslated_elements_have_different_words():
     document = "Press <code id='1'>x</code> or <code id='2'>x</code> now."
     text, _ = translate(document, lambda _: same("x x now Press or."))
