@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.line_breaks import nearest_space
+from mnmt_jax.decoding.placeholders import inside_placeholders
 from mnmt_jax.documents.markdown_inline import (
     Event,
     ends_sentence,
@@ -424,12 +425,16 @@ class _MarkdownParagraph(Paragraph):
 
 
 def _breakable_spaces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of spaces where a line may end without a change of the blocks."""
+    """Yield the spans of spaces where a line may end without a change of the blocks.
+
+    None of them is inside of a placeholder.
+    """
+    placeholders = inside_placeholders(text.replace(_SPACE, " "))
     for match in re.finditer(f"{_SPACE}+", text):
         start, end = match.span()
         following = text[end : _first_word_end(text, end)]
         is_inside = 0 < start and end < len(text) and "\n" not in (text[start - 1], text[end])
-        if is_inside and not _BLOCK_START.fullmatch(following):
+        if is_inside and start not in placeholders and not _BLOCK_START.fullmatch(following):
             yield start, end
 
 
