@@ -17,6 +17,7 @@ from typing import Protocol
 
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader
+from mnmt_jax.decoding.placeholders import placeholder_spans
 from mnmt_jax.decoding.sentence_spacing import SentenceSpacing
 from mnmt_jax.decoding.tag_placement import Node, all_nodes, fixed_nodes, place_tags
 from mnmt_jax.decoding.text_parts import SentenceEnds, split_long, split_spaces, split_text
@@ -192,9 +193,14 @@ def has_text(reader: MarkupReader, document: str) -> bool:
 def _sentence_spans(
     run: Run, language: str, ends: SentenceEnds, fits: Callable[[str], bool]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each sentence, or of pieces of it that fit."""
+    """Yield the start and end of each sentence, or of pieces of it that fit.
+
+    Untranslated elements and placeholders are not divided.
+    """
     text, start = _masked(run), 0
-    fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
+    whole = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
+    whole += placeholder_spans(run.text)
+    end_of = {place: last for first, last in whole for place in range(first + 1, last)}
     if ends != "none" and "\n" not in text:
         ends = "punctuation"
     between = itertools.pairwise([0, *run.stops, len(text)])
@@ -205,7 +211,7 @@ def _sentence_spans(
         stops = [start + stop for stop in itertools.accumulate(map(len, pieces))]
         first = start
         for stop in stops:
-            last = next((end for begin, end in fixed if begin < stop < end), stop)
+            last = min(end_of.get(stop, stop), start + len(part.text))
             before, stripped, _ = split_spaces(text[first:last])
             if stripped:
                 yield first + len(before), first + len(before) + len(stripped)

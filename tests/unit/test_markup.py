@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_text import split_markup
 from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import run_steps
 from mnmt_jax.decoding.text_translation import translation_steps
@@ -381,6 +382,23 @@ def test_any_document_takes_little_time_and_keeps_its_tags(document):
         assert tags[0] == tags[1]
 
     assert is_quicker_than(30, check)
+
+
+@pytest.mark.parametrize("name", ["https://x.org/a,b;c?d=e", "{n, plural, one {# a} other {# b}}"])
+@pytest.mark.parametrize("limit", [3, 11, 13])
+def test_pieces_of_a_long_sentence_have_whole_placeholders(name, limit):
+    """Each piece is checked by itself."""
+    pieces = []
+    split_markup(
+        f"One <i>two</i> {name} three, {name} four",
+        "en",
+        "all",
+        MarkupReader("html"),
+        lambda text, _: pieces.append(text),
+        lambda text: len(text) <= limit,
+    )
+    assert sum(piece.count(name) for piece in pieces) == 2
+    assert "".join(pieces).replace(" ", "") == f"Onetwo{name}three,{name}four".replace(" ", "")
 
 
 def test_pieces_of_a_long_sentence_have_their_own_alignment():
