@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from mnmt_jax.decoding.placeholders import inside_placeholders
 from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, Term
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
@@ -147,7 +148,8 @@ class Glossary:
 
         Args:
             text: the line. It is read as the model does: composed or decomposed characters, and
-                white space of any kind and length, are the same.
+                white space of any kind and length, are the same. No term starts or ends inside of
+                a placeholder.
             language: code of its language. Terms start and end at the ends of words, except in
                 languages without spaces.
             ignore_case: whether the case of terms does not matter.
@@ -165,7 +167,11 @@ class Glossary:
     def _matches(self, text: str, language: str, ignore_case: bool) -> Iterator[GlossaryEntry]:
         index, lowers = self._index(language), lower_spellings(text, language)
         forms = (text, *lowers)
-        is_end = [is_spaceless(language) or _is_boundary(text, n) for n in range(len(text) + 1)]
+        inside = inside_placeholders(text)
+        is_end = [
+            place not in inside and (is_spaceless(language) or _is_boundary(text, place))
+            for place in range(len(text) + 1)
+        ]
         start = 0
         while start < len(text):
             lengths = set().union(*(index.lengths.get(lower[start], ()) for lower in lowers))

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from mnmt_jax.decoding.placeholders import placeholder_spans
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 
 SPACES = " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029"
@@ -26,15 +27,17 @@ _MODIFIERS = frozenset(map(chr, range(0x1F3FB, 0x1F400)))  # of the colour of an
 def line_break_spans(text: str, language: str) -> list[tuple[int, int]]:
     """Return the spans of a line in whose place a line break may be.
 
-    They are its spaces outside of tags; without any, in a language without spaces, the places
-    between characters. Tags, numbers, placeholders, words of other scripts and emoji are not
-    divided, and an element does not start at the end of a line or end at the start of one.
+    They are its spaces outside of tags and placeholders; without any, in a language without spaces,
+    the places between characters. Tags, numbers, placeholders, words of other scripts and emoji are
+    not divided, and an element does not start at the end of a line or end at the start of one.
     """
-    matches = _TAG_OR_SPACES.finditer(text)
-    spaces = [match.span() for match in matches if match[0].startswith(" ")]
+    spaced = (span for span in placeholder_spans(text) if " " in text[slice(*span)])
+    inside = {place for start, end in spaced for place in range(start + 1, end)}
+    spans = (match.span() for match in _TAG_OR_SPACES.finditer(text))
+    spaces = [span for span in spans if text[span[0]] == " " and span[0] not in inside]
     if spaces or not is_spaceless(language):
         return spaces
-    inside = {index for match in _WHOLE.finditer(text) for index in _indivisible(match)}
+    inside |= {index for match in _WHOLE.finditer(text) for index in _indivisible(match)}
     places = (index for index in range(1, len(text)) if index not in inside)
     return [(index, index) for index in places if not _is_joined(*text[index - 1 : index + 1])]
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader
+from mnmt_jax.decoding.placeholders import placeholder_spans
 from mnmt_jax.decoding.sentence_spacing import SentenceSpacing
 from mnmt_jax.decoding.tag_placement import Node, all_nodes, fixed_nodes, place_tags
 from mnmt_jax.decoding.text_parts import SentenceEnds, split_long, split_spaces, split_text
@@ -112,12 +113,18 @@ class MarkedSentence:
         spans = [(node.start, node.end) for node in fixed_nodes(self._nodes)]
         kept = _kept_characters(self._source, spans)
         before = list(itertools.accumulate(kept, initial=0))
+        shortened = "".join(itertools.compress(self._source, kept))
+        last_at_places = set(_last_at_places(self._nodes))
         for node in all_nodes(self._nodes):
             start, end = before[node.start], before[node.end]
-            if start == end and not node.is_empty:
-                node.has_space |= self._source[node.end : node.end + 1] == " "
+            is_left_out = start == end and not node.is_empty
+            follows = self._source[node.end : node.end + 1]
+            if node in last_at_places and follows == " ":
+                node.has_space |= is_left_out or not kept[node.end]
+            elif node in last_at_places and not follows:
+                node.has_space |= start < end and shortened[end - 1] == " "
             node.start, node.end = start, end
-        self._source = "".join(itertools.compress(self._source, kept))
+        self._source = shortened
         self._plain = self._make(self._source, True)
 
 
@@ -186,9 +193,14 @@ def has_text(reader: MarkupReader, document: str) -> bool:
 def _sentence_spans(
     run: Run, language: str, ends: SentenceEnds, fits: Callable[[str], bool]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each sentence, or of pieces of it that fit."""
+    """Yield the start and end of each sentence, or of pieces of it that fit.
+
+    Untranslated elements and placeholders are not divided.
+    """
     text, start = _masked(run), 0
-    fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
+    whole = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
+    whole += placeholder_spans(run.text)
+    end_of = {place: last for first, last in whole for place in range(first + 1, last)}
     if ends != "none" and "\n" not in text:
         ends = "punctuation"
     between = itertools.pairwise([0, *run.stops, len(text)])
@@ -199,7 +211,7 @@ def _sentence_spans(
         stops = [start + stop for stop in itertools.accumulate(map(len, pieces))]
         first = start
         for stop in stops:
-            last = next((end for begin, end in fixed if begin < stop < end), stop)
+            last = min(end_of.get(stop, stop), start + len(part.text))
             before, stripped, _ = split_spaces(text[first:last])
             if stripped:
                 yield first + len(before), first + len(before) + len(stripped)
@@ -320,6 +332,14 @@ def _cut(node: Node, start: int, end: int) -> Node:
         ends_after=ends_after,
         children=[_cut(child, start, end) for child in children],
     )
+
+
+def _last_at_places(nodes: Sequence[Node], place: int = -1) -> Iterator[Node]:
+    """Yield the nodes that are directly before the text after them; none that ends at `place`."""
+    for node, following in itertools.zip_longest(nodes, nodes[1:]):
+        if node.end != place and (following is None or following.end != node.end):
+            yield node
+        yield from _last_at_places(node.children, node.end)
 
 
 def _kept_characters(text: str, removed: Iterable[tuple[int, int]]) -> list[bool]:

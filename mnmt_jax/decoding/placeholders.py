@@ -6,11 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+# A character of an address before @: none of a script without spaces, in which texts continue.
+_NAME = (
+    r"(?:[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+    r"\uf900-\ufaff\U00020000-\U0003ffff]|[.+-])"
+)
 # Possessive quantifiers (`*+`) keep the time linear in the text.
 _PATTERN = r"""
-    https?://[^\s<>"]*[^\s<>"'.,;:!?)\]}]           # URLs, without final punctuation
-    | www\.[^\s<>"]*[^\s<>"'.,;:!?)\]}]
-    | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                  # e-mail addresses
+    (?:https?://|www\.)[^\s<>"\u201c\u201d\u3001-\u303f\uff01-\uff0f\uff1a-\uff20]*  # URLs
+        [^\s<>"'.,;:!?)\]}\u201c\u201d\u3001-\u303f\uff01-\uff0f\uff1a-\uff20]
+    | NAME+@HOST+(?:\.HOST+)+                       # e-mail addresses
     | \{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,   # ICU: {n, plural, other {#}}
         (?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}
     | \{\s*+\w++\s*+,\s*+(?:number|date|time|spellout|ordinal|duration)\b[^{}]*+\}  # {n, number}
@@ -26,9 +31,8 @@ _PATTERN = r"""
     | \$[A-Z_][A-Z0-9_]+\b                          # $VAR
     | __\w+?__                                      # __VAR__
     | <(?:\d+|/\d+|\d+\s*/)>                        # <0>, </0>, <1/>
-    """
+    """.replace("HOST", _NAME.replace("[.+-]", "-")).replace("NAME", _NAME)
 _PLACEHOLDER = re.compile(_PATTERN, re.VERBOSE)
-_NAME = r"[\w.+-]"  # a character of an address before @
 _NAMES = re.compile(f"{_NAME}*")
 # It looks for an address at the beginning of a name alone, because the rest of a name that begins
 # no address begins none either.
@@ -38,6 +42,16 @@ _NEXT_PLACEHOLDER = re.compile(_PATTERN.replace(_NAME, f"(?<!{_NAME}){_NAME}"), 
 def find_placeholders(text: str) -> list[str]:
     """Return the placeholders of a text, in order."""
     return [match.group() for match in _matches(text)]
+
+
+def placeholder_spans(text: str) -> list[tuple[int, int]]:
+    """Return where the placeholders of a text are, in order."""
+    return [match.span() for match in _matches(text)]
+
+
+def inside_placeholders(text: str) -> set[int]:
+    """Return the places of a text that divide a placeholder."""
+    return {place for start, end in placeholder_spans(text) for place in range(start + 1, end)}
 
 
 def split_at_placeholders(text: str) -> list[tuple[str, str]]:

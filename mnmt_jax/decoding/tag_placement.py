@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 
 from mnmt_jax.decoding.alignment import overlaps
 from mnmt_jax.decoding.translation import Alignment, AlignmentWeights
-from mnmt_jax.decoding.word_units import aligned_units, find_copies, is_mark, split_units
+from mnmt_jax.decoding.word_units import aligned_units, find_copies, marks_of, split_units
 from mnmt_jax.vocabulary.piece_offsets import Span
 
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
@@ -151,9 +151,10 @@ class _Weights:
         sizes = by_character.sum(axis=1, keepdims=True)
         shares = by_character / np.maximum(sizes, 1)
         matrix = _rows_to_one(of_units @ shares)
-        self._is_mark = np.array([is_mark(translation[start:end]) for start, end in units], bool)
+        marks = marks_of(translation)
+        self._is_mark = np.array([all(marks[start:end]) for start, end in units], bool)
         self._is_mark[list(fixed.values())] = False
-        self._source_marks = np.array([is_mark(character) for character in source], bool)
+        self._source_marks = np.array(marks_of(source), bool)
         for node in fixed:
             self._source_marks[node.start : node.end] = False
         for unit, origin in enumerate(units.values()):
@@ -358,21 +359,28 @@ class _Writer:
     def _inside(self, nodes: Sequence[Node], start: int, end: int) -> str:
         """Return the characters of the translation from `start` to `end` with their tags."""
         order = {node: (*self.placed[node], number) for number, node in enumerate(nodes)}
+        ordered = sorted(nodes, key=order.__getitem__)
         text = ""
-        for node in sorted(nodes, key=order.__getitem__):
-            first, last = self._characters(node)
-            first, last = min(max(first, start), end), min(max(last, start), end)
+        for node, following in itertools.zip_longest(ordered, ordered[1:]):
+            first, last = self._within(node, start, end)
             text += _escaped(self.translation[start:first]) + self._node(node, first, last)
             start = last
+            is_beside = bool(following) and self._within(following, start, end)[0] == last
+            if node.has_space and (is_beside or self.translation[last : last + 1].strip()):
+                text += " "
         return text + _escaped(self.translation[start:end])
 
     def _node(self, node: Node, first: int, last: int) -> str:
         if node.is_empty:
-            follows = self.translation[last : last + 1]
-            return _tags(node) + (" " if node.has_space and follows.strip() else "")
+            return _tags(node)
         if node.is_fixed:
             return node.opening
         return node.opening + self._inside(node.children, first, last) + node.closing
+
+    def _within(self, node: Node, start: int, end: int) -> Span:
+        """Return the characters of a node, between `start` and `end`."""
+        first, last = self._characters(node)
+        return min(max(first, start), end), min(max(last, start), end)
 
     def _characters(self, node: Node) -> Span:
         """Return the characters of the units of a node."""
@@ -381,6 +389,9 @@ class _Writer:
             start, end = self.units[first][0], self.units[last - 1][1]
             if node.starts_before:
                 start = 0
+            if self.source[node.end - 1].isspace():  # before what was left out of the sentence
+                while self.translation[end : end + 1].isspace():
+                    end += 1
             return start, len(self.translation) if node.ends_after else end
         before = self.units[first - 1][1] if first else 0
         after = self.units[first][0] if first < len(self.units) else len(self.translation)
@@ -391,7 +402,10 @@ class _Writer:
 
 def _tags(node: Node) -> str:
     """Return the tags of a node without text; those inside of it were perhaps left out."""
-    return node.opening + "".join(map(_tags, node.children)) + node.closing
+    text = node.opening
+    for number, child in enumerate(node.children, start=1):
+        text += _tags(child) + " " * (child.has_space and number < len(node.children))
+    return text + node.closing
 
 
 def _escaped(text: str) -> str:

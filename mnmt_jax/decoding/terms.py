@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import itertools
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import regex
 
+from mnmt_jax.decoding.placeholders import change_around_placeholders, inside_placeholders
 from mnmt_jax.decoding.search_terms import SearchTerms
 from mnmt_jax.vocabulary.language_codes import has_separate_words
 from mnmt_jax.vocabulary.letter_case import capitalized_spellings, to_lower
@@ -150,7 +151,8 @@ def missing_terms(
 ) -> tuple[str, ...]:
     """Return the sources of required terms that a translation lacks, or has too rarely.
 
-    Terms must start words, in languages whose words are separate; they may end inside of one.
+    Terms must start words, in languages whose words are separate; they may end inside of one. What
+    starts or ends inside of a placeholder, such as a URL, does not count.
 
     Args:
         terms: the terms.
@@ -168,10 +170,11 @@ def missing_terms(
     ]
     count_in = functools.partial(count_texts, start_words=has_separate_words(language))
     counts = with_contained(forms, [term.count for term in terms.required], count_in)
+    inside = inside_placeholders(text)
     return tuple(
         term.source
         for term, alternatives, count in zip(terms.required, forms, counts, strict=True)
-        if count_in(alternatives, text) < count
+        if count_in(alternatives, text, inside=inside) < count
     )
 
 
@@ -183,17 +186,31 @@ def present_forbidden_terms(
         return ()
     comparable = functools.partial(_comparable, language=language, ignore_case=ignore_case)
     text = comparable(text)
+    inside = inside_placeholders(text)
     return tuple(
         one
         for one in terms.forbidden
-        if any(comparable(form) in text for form in _cased(one, language))
+        if any(_has_text(text, comparable(form), inside) for form in _cased(one, language))
     )
 
 
+def _has_text(text: str, part: str, inside: Collection[int]) -> bool:
+    """Return whether a text has a part that starts and ends at none of the places `inside`."""
+    place = text.find(part)
+    while place >= 0 and (place in inside or place + len(part) in inside):
+        place = text.find(part, place + 1)
+    return place >= 0
+
+
 def _comparable(text: str, *, language: str, ignore_case: bool) -> str:
-    """Return a text in the form that vocabularies write, NFKC."""
+    """Return a text in the form that vocabularies write, NFKC.
+
+    Placeholders keep their case, by which they are known.
+    """
     text = unicodedata.normalize("NFKC", text)
-    return to_lower(text, language) if ignore_case else text
+    if not ignore_case:
+        return text
+    return change_around_placeholders(text, lambda part: to_lower(part, language))
 
 
 def with_contained(
@@ -219,19 +236,28 @@ def with_contained(
     ]
 
 
-def count_texts(alternatives: Sequence[str], text: str, *, start_words: bool = False) -> int:
+def count_texts(
+    alternatives: Sequence[str],
+    text: str,
+    *,
+    start_words: bool = False,
+    inside: Collection[int] = frozenset(),
+) -> int:
     """Return how often a text has one of several alternatives, without overlap.
 
     Args:
         alternatives: the texts to look for.
         text: the text.
         start_words: whether those in a word, after its first letter, do not count.
+        inside: places at which those that count neither start nor end.
     """
     longest_first = sorted((one for one in alternatives if one in text), key=len, reverse=True)
     if not longest_first:
         return 0
     start = _WORD_START if start_words else ""
-    return len(regex.findall(f"{start}(?:{'|'.join(map(regex.escape, longest_first))})", text))
+    pattern = f"{start}(?:{'|'.join(map(regex.escape, longest_first))})"
+    spans = (match.span() for match in regex.finditer(pattern, text))
+    return sum(first not in inside and last not in inside for first, last in spans)
 
 
 def _count_tokens(alternatives: Sequence[Sequence[int]], tokens: Sequence[int]) -> int:

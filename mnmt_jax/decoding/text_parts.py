@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from mnmt_jax.decoding.line_breaks import line_break_spans, line_joint, nearest_space
+from mnmt_jax.decoding.placeholders import placeholder_spans
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
@@ -37,6 +38,7 @@ _BREAK = re.compile(rf"(?<![^\S\r\n])[^\S\r\n]*(?:{_LINE_ENDS})\s*(?:(?:>+)\s+)*
 _BEST_CUTS = tuple(
     map(re.compile, (r"[;:。；：．]\s*", r"[,、，،]\s*|(?<!\s)\s+[–—-]\s+", r"\s+", ""))
 )
+_NO_WORD = re.compile(r"\W")
 _START = 512  # characters of a sentence whose length is tried first
 
 SentenceEnds = Literal["all", "lines", "punctuation", "none"]
@@ -93,14 +95,20 @@ def split_spaces(text: str) -> tuple[str, str, str]:
 def split_sentences(text: str, language: str) -> list[str]:
     """Split a text at the ends of sentences; the spaces after a sentence belong to it.
 
+    None ends inside of a placeholder, such as a URL.
+
     Args:
         text: text without marks of lists.
         language: code of its language.
     """
     import sentencex
 
-    sentences: list[str] = sentencex.segment(parse_code(language).language, text)
-    return sentences
+    masked = list(text)
+    for start, end in placeholder_spans(text):
+        masked[start + 1 : end - 1] = _NO_WORD.sub("x", text[start + 1 : end - 1])
+    sentences: list[str] = sentencex.segment(parse_code(language).language, "".join(masked))
+    stops = itertools.accumulate(map(len, sentences), initial=0)
+    return [text[start:stop] for start, stop in itertools.pairwise(stops)]
 
 
 def _split_block(block: str, language: str, ends: SentenceEnds) -> list[str]:

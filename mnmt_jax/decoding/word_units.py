@@ -5,21 +5,26 @@ source starts or ends inside of it:
 
     source       H<sub>2</sub>O or water    words H, 2, O, or, water
     translation  H2O oder Wasser            words H, 2, O, oder, Wasser
+
+A placeholder, such as {n} or a URL, and a number with separators, such as 10:30, is one word.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import regex
 
+from mnmt_jax.decoding.placeholders import inside_placeholders, placeholder_spans
 from mnmt_jax.vocabulary.piece_offsets import Span
 
-# A word, a letter of a script without spaces, or a mark.
+# A letter of a script without spaces, a word, or a mark.
 _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
-_UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
+_LETTERS = rf"[\w--[{_SPACELESS}]]+"
+_WORD = rf"{_LETTERS}(?:(?<=\d)[.,:٫٬](?=\d){_LETTERS})*"  # 10:30, 1,000, v3.5
+_UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|{_WORD}|[^\w\s]", regex.VERSION1)
 _LETTER = rf"[[\p{{L}}\p{{M}}]--[{_SPACELESS}]]"
 _JOINED = regex.compile(rf"{_LETTER}{_LETTER}", regex.VERSION1)
 _WORD_START = regex.compile(r"(?<!\w)(?=\w)")
@@ -33,16 +38,31 @@ def split_units(text: str, fixed: Collection[Span] = ()) -> list[Span]:
         text: any text.
         fixed: spans of it that are a unit each, whatever is in them.
     """
-    units, position = list(fixed), 0
-    for start, end in [*sorted(fixed), (len(text), len(text))]:
-        units += [match.span() for match in _UNIT.finditer(text, position, start)]
+    return sorted([*fixed, *_placeholders(text, fixed), *_other_units(text, fixed)])
+
+
+def _placeholders(text: str, fixed: Collection[Span]) -> list[Span]:
+    """Return the placeholders of a text, and the parts outside of fixed spans if these overlap."""
+    ends = sorted(itertools.chain(*fixed))
+    parts = (part for span in placeholder_spans(text) for part in _divided(span, ends))
+    return [part for part in parts if bisect.bisect_right(ends, part[0]) % 2 == 0]
+
+
+def _other_units(text: str, fixed: Collection[Span]) -> Iterator[Span]:
+    """Yield the words and marks of a text outside of fixed spans and placeholders, in order."""
+    position = 0
+    whole = sorted([*fixed, *_placeholders(text, fixed)])
+    for start, end in [*whole, (len(text), len(text))]:
+        yield from (match.span() for match in _UNIT.finditer(text, position, start))
         position = end
-    return sorted(units)
 
 
-def is_mark(text: str) -> bool:
-    """Return whether a text has neither letters nor digits."""
-    return not any(character.isalnum() for character in text)
+def marks_of(text: str) -> list[bool]:
+    """Return which characters are neither letters nor digits, nor part of a placeholder."""
+    marks = [not character.isalnum() for character in text]
+    for start, end in placeholder_spans(text):
+        marks[start:end] = [False] * (end - start)
+    return marks
 
 
 def joins_words(before: str, after: str) -> bool:
@@ -56,8 +76,9 @@ def joins_words(before: str, after: str) -> bool:
 def find_copies(source: str, translation: str, spans: Sequence[Span]) -> list[Span] | None:
     """Return where parts of a sentence are in its translation, literally.
 
-    A part is found as whole words, unless it is a part of a word in the sentence. The second of
-    three equal ones is the second of three in the translation.
+    A part is found as whole words, unless it is a part of a word in the sentence, and likewise
+    outside of placeholders. The second of three equal ones is the second of three in the
+    translation.
 
     Args:
         source: the sentence.
@@ -68,11 +89,16 @@ def find_copies(source: str, translation: str, spans: Sequence[Span]) -> list[Sp
         Their spans in the translation; None if a part is not in it as often as in the sentence.
     """
     copies: list[Span] = []
+    texts = [(text, inside_placeholders(text)) for text in (source, translation)]
     for span in spans:
-        pattern = _pattern(source, span)
+        pattern, may_divide = _pattern(source, span), not texts[0][1].isdisjoint(span)
         places, candidates = (
-            [match.span() for match in pattern.finditer(text, overlapped=True)]
-            for text in (source, translation)
+            [
+                match.span()
+                for match in pattern.finditer(text, overlapped=True)
+                if may_divide or inside.isdisjoint(match.span())
+            ]
+            for text, inside in texts
         )
         if len(candidates) != len(places):
             return None
@@ -123,11 +149,17 @@ def aligned_units(
 
 
 def _by_name(text: str, fixed: Collection[Span]) -> dict[str, list[Span]]:
-    """Return the spans of each word of a text, without case; fixed ones and marks are no words."""
+    """Return the spans of each word of a text, in order; fixed ones and marks are no words.
+
+    Words are without case, placeholders are as they are.
+    """
     words: dict[str, list[Span]] = {}
-    for start, end in split_units(text, fixed):
-        if (start, end) not in fixed and not is_mark(text[start:end]):
-            words.setdefault(text[start:end].casefold(), []).append((start, end))
+    for start, end in _placeholders(text, fixed):
+        words.setdefault(text[start:end], []).append((start, end))
+    for start, end in _other_units(text, fixed):
+        name = text[start:end].casefold()
+        if any(map(str.isalnum, name)):
+            words.setdefault(name, []).append((start, end))
     return words
 
 

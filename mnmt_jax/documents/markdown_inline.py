@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.decoding.markup_tokens import MarkupReader
 from mnmt_jax.documents.passages import MAX_DEPTH
+from mnmt_jax.errors import UserError, install_remedy
+from mnmt_jax.vocabulary.language_detectors import has_letters
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
     from markdown_it.rules_inline import StateInline
+
+_MAX_LISTS = 32  # levels; there may be twice as many of quotations
+_MAX_NESTING = 2 * _MAX_LISTS + 1  # an item of a list is a level, and so is a paragraph
 
 _RULES = {  # function of markdown_it.rules_inline by name of the rule
     "newline": "newline",
@@ -28,6 +34,7 @@ _ATOMS = ("image", "autolink")
 _FOOTNOTE = re.compile(
     r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))"
 )  # but no link with an address or label
+_Tokenize = Callable[["StateBlock", int, int], None]
 _PAIRS = ("emphasis", "strikethrough")
 _HTML = MarkupReader("html")
 _UNTRANSLATED = "html_untranslated"  # name of the event of an HTML element
@@ -52,17 +59,49 @@ class Event:
     text: str = ""
 
 
-def make_parser() -> MarkdownIt:
-    """Return a parser of CommonMark, tables and strikethrough that records positions."""
-    from markdown_it import MarkdownIt, rules_inline
+def make_parser(name: str) -> MarkdownIt:
+    """Return a parser of CommonMark, tables and strikethrough that records positions.
 
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    Its `parse` raises UserError if text is nested too deeply, where markdown-it leaves it out.
+
+    Args:
+        name: of the document, for messages.
+
+    Raises:
+        UserError: if markdown-it-py is not installed.
+    """
+    try:
+        from markdown_it import MarkdownIt, rules_inline
+    except ImportError:
+        raise UserError(
+            f"{name}: Markdown needs markdown-it-py; {install_remedy('documents')}"
+        ) from None
+
+    parser = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING})
+    parser.enable(["table", "strikethrough"])
+    tokenize: Any = _checked(parser.block.tokenize, name)
+    parser.block.tokenize = tokenize  # type: ignore[method-assign]
     parser.core.ruler.enableOnly(["normalize", "block"])
     for rule, function in _RULES.items():
         parser.inline.ruler.at(rule, _recorded(rule, getattr(rules_inline, function)))
     for rule in _PAIRS:
         parser.inline.ruler.at(rule, _recorded(rule, getattr(rules_inline, rule).tokenize))
     return parser
+
+
+def _checked(tokenize: _Tokenize, name: str) -> _Tokenize:
+    """Return a tokenizer of blocks that leaves out no text; arguments as of `make_parser`."""
+
+    def tokenize_all(state: StateBlock, start: int, end: int) -> None:
+        for line in range(start, end) if state.level >= _MAX_NESTING else ():
+            if has_letters(state.src[state.bMarks[line] : state.eMarks[line]]):
+                raise UserError(
+                    f"{name}, line {line + 1}: is in more than {_MAX_LISTS} lists or "
+                    f"{2 * _MAX_LISTS} quotations; nest it less deeply"
+                )
+        tokenize(state, start, end)
+
+    return tokenize_all
 
 
 def find_events(parser: MarkdownIt, content: str, env: Any) -> list[Event]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.line_breaks import nearest_space
+from mnmt_jax.decoding.placeholders import inside_placeholders
 from mnmt_jax.documents.markdown_inline import (
     Event,
     ends_sentence,
@@ -32,7 +33,7 @@ from mnmt_jax.documents.passages import (
 )
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import decode_text
-from mnmt_jax.errors import UserError, install_remedy
+from mnmt_jax.errors import UserError
 
 MAX_BYTES = 2 << 20
 """Maximum bytes of a file; it is parsed in Python."""
@@ -89,16 +90,12 @@ def read_markdown(data: bytes, name: str, options: DocumentOptions) -> Document:
     """Read Markdown.
 
     Raises:
-        UserError: if it is too long, markdown-it-py is not installed, or its encoding is not known.
+        UserError: if it is too long or too deeply nested, markdown-it-py is not installed, or its
+            encoding is not known.
     """
     if len(data) > MAX_BYTES:
         raise UserError(f"{name}: has more than {MAX_BYTES >> 20} MiB of Markdown; divide it")
-    try:
-        parser = make_parser()
-    except ImportError:
-        raise UserError(
-            f"{name}: Markdown needs markdown-it-py; {install_remedy('documents')}"
-        ) from None
+    parser = make_parser(name)
     original, encoding = decode_text(data, name, options.source)
     line_end = "\r\n" if "\r\n" in original else "\n"
     source = re.sub("\r\n?", "\n", original).replace("\0", "\ufffd")  # as CommonMark demands
@@ -295,7 +292,10 @@ class _MarkdownParagraph(Paragraph):
 
     def _is_paragraph(self, text: str) -> bool:
         """Return whether a text is a paragraph by itself, not a list, a rule or a definition."""
-        kinds = [token.type for token in self._parser.parse(text.replace(_SPACE, " "))]
+        try:
+            kinds = [token.type for token in self._parser.parse(text.replace(_SPACE, " "))]
+        except UserError:  # it is nested too deeply
+            return False
         return kinds == ["paragraph_open", "inline", "paragraph_close"]
 
     def _guarded(self, text: str) -> str:
@@ -425,12 +425,16 @@ class _MarkdownParagraph(Paragraph):
 
 
 def _breakable_spaces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of spaces where a line may end without a change of the blocks."""
+    """Yield the spans of spaces where a line may end without a change of the blocks.
+
+    None of them is inside of a placeholder.
+    """
+    placeholders = inside_placeholders(text.replace(_SPACE, " "))
     for match in re.finditer(f"{_SPACE}+", text):
         start, end = match.span()
         following = text[end : _first_word_end(text, end)]
         is_inside = 0 < start and end < len(text) and "\n" not in (text[start - 1], text[end])
-        if is_inside and not _BLOCK_START.fullmatch(following):
+        if is_inside and start not in placeholders and not _BLOCK_START.fullmatch(following):
             yield start, end
 
 

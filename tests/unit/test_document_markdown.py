@@ -197,6 +197,11 @@ def test_a_translated_page_has_the_same_structure():
         ("a: `b` c", 'x:<x id="1" translate="no">b</x>y', "x: `b` y"),
         ("a `b` c", 'x (<x id="1" translate="no">b</x> .', "x (`b`."),
         ("a **b** `c` d", '<g id="1">x</g><x id="2" translate="no">c</x> y', "**x** `c` y"),
+        (
+            "a `b`, `c`",
+            'x<x id="1" translate="no">b</x><x id="2" translate="no">c</x>',
+            "x `b` `c`",
+        ),
         ("a-`b`-c", 'x-<x id="1" translate="no">b</x>-y', "x-`b`-y"),
         ("a `b` c", '試<x id="1" translate="no">b</x>験', "試`b`験"),
         ("a [b]\n\n[b]: c", 'x <g id="1">y</g>', "x [y][b]\n\n[b]: c"),
@@ -249,6 +254,24 @@ def test_repetitive_pages_take_little_time(text):
         assert after.decode() == f"Word\n\n{text}"
 
     assert is_quicker_than(4, run)
+
+
+@pytest.mark.parametrize(
+    ("page", "levels"),
+    [
+        (lambda n: "".join("  " * k + f"- item {k}\n" for k in range(n)), 32),
+        (lambda n: ">" * n + " text\n", 64),
+        (lambda n: "> 1. " * (n - 1) + "text\n", 22),
+    ],
+)
+def test_deep_lists_and_quotations_are_translated_or_refused(page, levels):
+    rest = "\nThe end.\n"
+    after, _ = translated(page(levels) + rest, "a.md")
+    assert after.decode() == (page(levels) + rest).upper()
+    line = page(levels + 1).count("\n")
+    message = f"a.md, line {line}: is in more than 32 lists or 64 quotations; nest it less deeply"
+    with pytest.raises(UserError, match=re.escape(message)):
+        translated(page(levels + 1) + rest, "a.md")
 
 
 def test_too_long_pages_are_refused():

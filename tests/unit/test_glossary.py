@@ -207,6 +207,29 @@ def test_missing_terms_are_counted_outside_of_longer_ones(text, missing):
     assert missing_terms(terms, text, "de") == missing
 
 
+@pytest.mark.parametrize("name", ["{days}", "%(days)s", "https://a.org/days", "days@a.org"])
+def test_terms_inside_of_placeholders_do_not_count(name):
+    assert _counts({"days": "Tage"}, name) == {}
+    assert _counts({"days": "Tage"}, f"days {name} days") == {"days": 2}
+    assert _counts({"days": "Tage", "{n} days": "{n} Tage"}, f"{name} {{n}} days") == {
+        "{n} days": 1
+    }
+    terms = LineTerms((Term("days", ("Tage",), 2),), ("Tag",))
+    kept = name.replace("days", "Tage")
+    assert missing_terms(terms, f"Tage {kept}", "de") == ("days",)
+    assert missing_terms(terms, f"Tage {kept} Tage", "de") == ()
+    assert present_forbidden_terms(terms, kept, "de") == ()
+    assert present_forbidden_terms(terms, f"{kept} Tage", "de") == ("Tag",)
+
+
+def test_terms_outside_of_placeholders_in_capitals_count():
+    terms = LineTerms((Term("{N} days", ("{N} Tage",)),), ("home",))
+    assert missing_terms(terms, "{N} TAGE", "de", ignore_case=True) == ()
+    assert missing_terms(terms, "TAGE", "de", ignore_case=True) == ("{N} days",)
+    assert present_forbidden_terms(terms, "$HOME", "de", ignore_case=True) == ()
+    assert present_forbidden_terms(terms, "$HOME HOME", "de", ignore_case=True) == ("home",)
+
+
 def test_terms_with_one_translation_need_it_as_often():
     terms = LineTerms((Term("file", ("Datei",)), Term("document", ("Datei",))))
     assert missing_terms(terms, "Datei", "de") == ("file", "document")

@@ -63,6 +63,15 @@ def test_spaces_of_tags_are_no_places_of_line_breaks():
     assert line_break_spans("<a b='c d'>e  f</a> < g", "de") == [(12, 14), (19, 20), (21, 22)]
 
 
+@pytest.mark.parametrize("name", ["{{ user.name }}", "{n, plural, one {# day} other {# days}}"])
+def test_spaces_of_placeholders_are_no_places_of_line_breaks(name):
+    end = len(name) + 2
+    assert line_break_spans(f"a {name} b", "de") == [(1, 2), (end, end + 1)]
+    assert line_break_spans(f"日{name}", "zh") == [(1, 1)]
+    after, _ = translated(f"a b\nc *{name}*", "a.md", lambda _: [f'<g id="1">{name}</g> x'])
+    assert after.decode() == f"*{name}*\nx"
+
+
 def test_line_breaks_of_markdown_are_at_different_spaces():
     after, _ = translated(
         "x\ny\nand many more words here\n", "a.md", lambda _: ["wwwwwwwwwwww b c"]

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_text import split_markup
 from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import run_steps
 from mnmt_jax.decoding.text_translation import translation_steps
@@ -214,6 +215,31 @@ def test_an_untranslated_element_that_is_lost_is_left_out_and_placed():
     assert text == "PRESS <b>THE <code>Ctrl</code> KEY</b> NOW."
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        "Run <code>Ctrl</code> <code>Alt</code>",
+        "<b>Run it <code>Ctrl</code></b> <code>Alt</code>",
+        "Now <b>run it <code>Ctrl</code> <code>Alt</code></b>",
+        "Now <b>run it <code>Ctrl</code></b> <i>here</i>",
+        "Run <b><code>Ctrl</code> <code>Alt</code></b> here",
+        "Run <code>Ctrl</code><img> <code>Alt</code> here",
+        f"Now <b>run it <code>{'x' * 50}</code> <code>{'y' * 50}</code></b>",
+    ],
+)
+def test_spaces_beside_elements_that_are_left_out_are_kept(document):
+    def function(text):
+        return same(text.replace("Ctrl", "").replace("Alt", ""))
+
+    assert translate(document, function)[0] == document
+
+
+def test_an_element_that_ended_a_sentence_has_a_space_after_it():
+    document = "Now <b>run it <code>Ctrl +</code></b>"
+    text, _ = translate(document, lambda text: reverse_words(text.replace(" Ctrl +", " ")))
+    assert text.rstrip() == "<b>it run <code>Ctrl +</code></b> Now"
+
+
 def test_equal_untranslated_elements_have_different_words():
     document = "Press <code id='1'>x</code> or <code id='2'>x</code> now."
     text, _ = translate(document, lambda _: same("x x now Press or."))
@@ -356,6 +382,23 @@ def test_any_document_takes_little_time_and_keeps_its_tags(document):
         assert tags[0] == tags[1]
 
     assert is_quicker_than(30, check)
+
+
+@pytest.mark.parametrize("name", ["https://x.org/a,b;c?d=e", "{n, plural, one {# a} other {# b}}"])
+@pytest.mark.parametrize("limit", [3, 11, 13])
+def test_pieces_of_a_long_sentence_have_whole_placeholders(name, limit):
+    """Each piece is checked by itself."""
+    pieces = []
+    split_markup(
+        f"One <i>two</i> {name} three, {name} four",
+        "en",
+        "all",
+        MarkupReader("html"),
+        lambda text, _: pieces.append(text),
+        lambda text: len(text) <= limit,
+    )
+    assert sum(piece.count(name) for piece in pieces) == 2
+    assert "".join(pieces).replace(" ", "") == f"Onetwo{name}three,{name}four".replace(" ", "")
 
 
 def test_pieces_of_a_long_sentence_have_their_own_alignment():

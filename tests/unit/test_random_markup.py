@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import itertools
+import random
 import re
 from collections import Counter
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
 from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules
+from mnmt_jax.decoding.tag_placement import Node, place_tags
+from mnmt_jax.decoding.translation import Alignment
 from tests.unit.made_markup import reverse_words, same, same_aligned, translate, upper
 
 NAMES = ["b", "i", "span", "a"]
@@ -130,3 +136,59 @@ def test_any_text_is_translated_without_an_error(parts, markup):
             for one in (text, document)
         ]
         assert tags[0] == tags[1]
+
+
+PLACEHOLDERS = ["{n}", "{N}", "{}", "%(x)s", "%1$s", "%%", "{{ a.b }}", "${HOME}", "a.b@c.org"]
+PLACEHOLDERS += ["https://x.org/a?b=c&d", "{n, plural, one {# day} other {# days}}"]
+WORDS = ["in", "day", "n", "x", "org", "Tage", "(", ",", "10:30", "日本", "H2O"]
+
+
+def random_nodes(source, words, rng, level=2):
+    """Return elements of the words of a sentence, some of them without text or untranslated.
+
+    Args:
+        source: the sentence.
+        words: spans of its words.
+        rng: generator of random numbers.
+        level: most levels of elements in these.
+    """
+    nodes, first = [], 0
+    while first < len(words):
+        last = rng.randint(first + 1, len(words))
+        start, end = words[first][0], words[last - 1][1]
+        kind = rng.choice(["empty", "fixed", "element", "none"])
+        if kind == "empty":
+            nodes.append(Node(start, start, "<br>"))
+        elif kind == "fixed":
+            nodes.append(Node(start, end, html.escape(source[start:end], False), is_fixed=True))
+        elif kind == "element":
+            children = random_nodes(source, words[first:last], rng, level - 1) if level else []
+            nodes.append(Node(start, end, "<b>", "</b>", children))
+        first = last
+    return nodes
+
+
+def random_alignment(source, translation, rng):
+    """Return weights of pieces that begin and end anywhere."""
+    spans = []
+    for text in (source, translation):
+        cuts = sorted({0, len(text), *(rng.randrange(len(text)) for _ in range(9))})
+        spans.append(tuple(zip(cuts[:-1], cuts[1:], strict=True)))
+    weights = np.array([[rng.random() ** 4 for _ in spans[0]] for _ in spans[1]])
+    return Alignment(*spans, weights / weights.sum(axis=1, keepdims=True))
+
+
+@given(st.lists(st.sampled_from(WORDS + PLACEHOLDERS), min_size=1, max_size=9), st.integers())
+@settings(deadline=None, derandomize=True, max_examples=1000)
+def test_no_tag_is_inside_of_a_placeholder(words, seed):
+    """Wherever the translation has it, and whatever is aligned to it."""
+    rng, source = random.Random(seed), " ".join(words)
+    ends = list(itertools.accumulate(len(word) + 1 for word in words))
+    spans = [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
+    translation = " ".join(rng.sample(words, len(words)) + rng.choices(WORDS, k=3))
+    for alignment in (None, random_alignment(source, translation, rng)):
+        placed = place_tags(source, translation, random_nodes(source, spans, rng), alignment)
+        if placed is not None:  # otherwise untranslated elements are left out
+            assert html.unescape(re.sub("<[^>]*>", "", placed)) == translation
+            for name in PLACEHOLDERS:
+                assert placed.count(html.escape(name, False)) == translation.count(name)

@@ -86,6 +86,24 @@ def test_a_word_that_is_in_both_texts_is_aligned_to_itself():
     assert text == "mit dem Menu wird <b>LibreOffice</b> offen"
 
 
+@pytest.mark.parametrize(
+    ("source", "translation", "node", "expected"),
+    [
+        ("um 10:30 Uhr heute", "heute um 10:30 Uhr", (3, 8), "heute um <b>10:30</b> Uhr"),
+        ("{} of 3 days", "3 Tage von {}", (0, 2), "3 Tage von <b>{}</b>"),
+        ("{N} {n} a", "{n} {N} a", (1, 2), "{n} {<b>N</b>} a"),  # as in the source
+        ("{N} or {n}", "{n}, {N} oder", (0, 3), "{n}, <b>{N}</b> oder"),
+    ],
+)
+def test_placeholders_and_numbers_are_words(source, translation, node, expected):
+    assert place_tags(source, translation, [Node(*node, "<b>", "</b>")]) == expected
+
+
+def test_an_untranslated_element_is_not_found_inside_of_a_placeholder():
+    code = Node(0, 1, "<c>n</c>", is_fixed=True)
+    assert place_tags("n in {n}", "{n}: n", [code]) == "{n}: <c>n</c>"
+
+
 def test_a_piece_that_all_words_attend_to_does_not_attract_a_tag():
     """Six sevenths of all attention go to the last word; the rest is right."""
     source, translation = "a b c d", "w x y z"

@@ -53,6 +53,13 @@ def test_the_parts_joined_are_the_text(text, language):
     )
 
 
+@pytest.mark.parametrize(
+    "name", ["https://x.org/a.B?C!D=1", "{n, plural, one {Day. Go} other {# days.}}", "a.B@c.D"]
+)
+def test_no_sentence_ends_inside_of_a_placeholder(name):
+    assert sentences(f"See {name} there. {name}! Go.") == [f"See {name} there.", f"{name}!", "Go."]
+
+
 def test_spaces_blank_lines_and_marks_are_between_sentences():
     assert split_text("  One.  Two!\n\n- three\n", "en") == [
         Part("  "),

@@ -209,7 +209,7 @@ def test_placeholders_survive_byte_for_byte(name):
 
 PARTS = (
     "a A _ __ @ . - + % $ { } {{ 0 1 s d %s (x) http:// www. < > / é $AB %A% "
-    "# : | ! [ ] %% , {n,plural,"
+    "# : | ! [ ] %% , {n,plural, 日 。"
 ).split(" ")
 
 
@@ -219,6 +219,20 @@ def test_placeholders_are_those_of_the_pattern(text):
     assert find_placeholders(text) == [
         match.group() for match in placeholders._PLACEHOLDER.finditer(text)
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("写信到info@example.org吧。", "info@example.org"),
+        ("ไปที่a@b.coนะ", "a@b.co"),
+        ("见“https://x.org/中文”，再见。", "https://x.org/中文"),
+        ("（www.x.org/a）", "www.x.org/a"),
+        ("siehe ä.ö@ü-x.de", "ä.ö@ü-x.de"),
+    ],
+)
+def test_addresses_end_where_a_text_without_spaces_continues(text, name):
+    assert find_placeholders(text) == [name]
 
 
 def test_what_is_no_placeholder():
