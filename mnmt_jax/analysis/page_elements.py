@@ -29,7 +29,7 @@ def format_significant(value: float | None) -> str:
 
 def format_percent(value: float | None) -> str:
     """Format a share as an integer percentage; a dash for None."""
-    return "–" if value is None else f"{100 * value:.0f}"
+    return "–" if value is None else f"{100 * value:z.0f}"
 
 
 def chart_row(*charts: Html) -> Html:

@@ -304,6 +304,6 @@ def _no_such_name(name: str, candidates: Sequence[str], prefix: str = "") -> str
     )
     if not matches and prefix:
         hint += f"; 'mnmt keys {prefix[:-1]}' describes them"
-    elif not matches and name[:1].isupper():
+    elif not prefix and name[:1].isupper():
         hint += "; your own method needs --module_import"
     return f"{prefix}{name}: no such name; {hint}"

@@ -23,7 +23,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def format_score(value: float | None) -> str:
     """Format a percentage with one decimal; None is a dash."""
-    return "–" if value is None else f"{value:.1f}"
+    return "–" if value is None else f"{value:z.1f}"
 
 
 def format_count(value: float | None) -> str:

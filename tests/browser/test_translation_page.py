@@ -239,18 +239,28 @@ def test_a_glossary_is_used(page):
 
 
 def test_a_glossary_is_read_by_lines(page):
-    lines = "Haus = maison\n\nno term\n__proto__ = x\na = b = c | !d\n=d\n"
+    lines = "Haus = maison\n\nno term\n__proto__ = x\na = b = c | !d\n=d\nHaus = logis\n"
     page.evaluate(f"document.getElementById('glossary').value = {json.dumps(lines)}")
     terms = page.evaluate("JSON.stringify(glossary())")
     assert json.loads(terms) == {
-        "Haus": ["maison"],
+        "Haus": ["maison", "logis"],
         "__proto__": ["x"],
         "a": ["b = c", "!d"],
     }
     assert (
         page.evaluate("document.getElementById('glossary-note').textContent")
-        == "Line 3, 6: write source = target."
+        == "Line 3, 6: write source = target. Line 7: added to the targets of the same term above."
     )
+
+
+def test_texts_have_their_own_direction_in_every_list(page):
+    page.evaluate(
+        "showAnswer({translatedText: 'שלום עולם.', missingTerms: ['שלום'], "
+        "checks: {sentences: [{translation: 'שלום עולם.', score: -1, copied: true}]}})"
+    )
+    for selector in ("#warnings q", "#warnings bdi", "#confidence li > span + span"):
+        query = f"document.querySelector('{selector}')"
+        assert page.evaluate(f"getComputedStyle({query}).direction") == "rtl", selector
 
 
 def test_a_document_is_translated_with_progress_and_downloaded(page, job, tmp_path):
@@ -262,6 +272,7 @@ def test_a_document_is_translated_with_progress_and_downloaded(page, job, tmp_pa
     page.choose_files("#file", [path])
     page.wait("byId('upload-status').textContent === 'Translating my notes.txt'")
     assert is_shown(page, "#progress") and not is_shown(page, "#download")
+    page.choose("#target", "fr")  # for what comes next
     job.gate.set()
     page.wait("!byId('download').hidden")
     assert text_of(page, "#download a") == "Download my notes.de.txt"
@@ -280,7 +291,7 @@ def test_a_document_is_translated_with_the_glossary(page, tmp_path):
     page.wait("!byId('download').hidden")
     text = page.evaluate("fetch(document.querySelector('#download a').href).then(a => a.text())")
     assert text == "[de] A Datei.\n" and text_of(page, "#download ul") == ""
-    page.evaluate("offerDownload({translatedFileUrl: '/a', missingTerms: ['Haus']}, 'a.txt')")
+    page.evaluate("offerDownload({translatedFileUrl: '/a', missingTerms: ['Haus']}, 'a.txt', 'de')")
     assert text_of(page, "#download li") == "The translation lacks terms of the glossary: Haus."
 
 

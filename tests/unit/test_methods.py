@@ -425,6 +425,12 @@ def test_a_method_must_be_a_frozen_dataclass(monkeypatch):
         load_config([], ["Model.methods=('plain',)"])
 
 
+def test_settings_of_a_method_that_is_not_imported_have_a_remedy():
+    message = "did you mean TuningLayers[?]; your own method needs --module_import"
+    with pytest.raises(UserError, match=message):
+        load_config([], ["ThinLayers.width=8"])
+
+
 def test_a_class_without_its_keyword_and_an_edit_without_a_plan_are_named(monkeypatch):
     gc.collect()  # classes of other tests
     unnamed = type("Bottlenecks", (Method,), {"__module__": "mine"})

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from mnmt_jax.analysis.page_elements import format_percent
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.report import report_page, write_report
 from mnmt_jax.evaluation.result import STANDARD_METRICS
@@ -442,3 +443,8 @@ def test_samples_are_of_sentences_that_all_systems_translated():
     assert "evaluated in different directions: means are over those of each" in page
     cards = page[page.index("Sample translations") :]
     assert cards.index("French → German") < cards.index("German → French")
+
+
+@pytest.mark.parametrize("value", [-0.0004, -0.0, 0.0])
+def test_zero_has_no_sign(value):
+    assert format_score(value) == "0.0" and format_percent(value) == "0"

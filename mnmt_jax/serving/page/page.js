@@ -131,14 +131,19 @@ function swap() {
 function glossary() {
   const terms = Object.create(null);
   const wrong = [];
+  const again = [];
   if (byId("glossary-box").hidden) return terms;
   byId("glossary").value.split("\n").forEach((line, index) => {
     const [, from, to] = /^([^=\t]+)[=\t](.+)$/.exec(line) || [];
     const targets = to ? to.split("|").map((one) => one.trim()).filter(Boolean) : [];
-    if (from && from.trim() && targets.length) terms[from.trim()] = targets;
+    const term = targets.length ? from.trim() : "";
+    if (terms[term]) again.push(index + 1);
+    if (term) terms[term] = [...terms[term] || [], ...targets];
     else if (line.trim()) wrong.push(index + 1);
   });
-  byId("glossary-note").textContent = wrong.length ? `Line ${wrong.join(", ")}: write source = target.` : "";
+  const notes = [[wrong, "write source = target."], [again, "added to the targets of the same term above."]];
+  byId("glossary-note").textContent = notes.filter(([lines]) => lines.length)
+    .map(([lines, note]) => `Line ${lines.join(", ")}: ${note}`).join(" ");
   return terms;
 }
 
@@ -250,13 +255,22 @@ function showList(id, items) {
 
 function showWarnings(sentences, answer) {
   const items = sentences.filter((one) => problems(one).length)
-    .map((one) => element("li", [element("q", one.translation || one.source), ` ${problems(one).join("; ")}.`]));
+    .map((one) => element("li", [quoted("q", one.translation || one.source), ` ${problems(one).join("; ")}.`]));
   showList("warnings", [...items, ...termWarnings(answer)]);
+}
+
+// A text in its own direction.
+function quoted(tag, content) {
+  return Object.assign(element(tag, content), { dir: "auto" });
 }
 
 function termWarnings(answer) {
   return [["missingTerms", "lacks terms"], ["forbiddenTerms", "has forbidden terms"]].filter(([name]) => answer[name])
-    .map(([name, label]) => element("li", `The translation ${label} of the glossary: ${answer[name].join(", ")}.`));
+    .map(([name, label]) => element("li", [
+      `The translation ${label} of the glossary: `,
+      ...answer[name].flatMap((term, index) => [index ? ", " : "", quoted("bdi", term)]),
+      ".",
+    ]));
 }
 
 function showConfidence(sentences) {
@@ -267,7 +281,7 @@ function showConfidence(sentences) {
     Object.assign(meter, { min: 0, max: 1, low: 0.3, high: 0.6, optimum: 1, value: probability });
     meter.setAttribute("aria-label", "Confidence");
     const percent = `${Math.round(100 * probability)} %`;
-    return element("li", [element("span", [meter, percent], "percent"), element("span", one.translation)]);
+    return element("li", [element("span", [meter, percent], "percent"), quoted("span", one.translation)]);
   }));
 }
 
@@ -296,10 +310,10 @@ async function copy() {
 
 // Documents
 
-function sendDocument(file) {
+function sendDocument(file, language = target.value) {
   if (upload) upload.abort();
   const form = new FormData();
-  const fields = { source: source.value, target: target.value, ...glossaryField(), ...keyField() };
+  const fields = { source: source.value, target: language, ...glossaryField(), ...keyField() };
   for (const [name, value] of Object.entries(fields)) form.append(name, value);
   form.append("file", file);
   hideError();
@@ -312,30 +326,30 @@ function sendDocument(file) {
   });
   request.upload.addEventListener("load", () => showProgress(`Translating ${file.name}`, null));
   request.addEventListener("loadend", () => {
-    if (upload === request) receiveDocument(request, file);
+    if (upload === request) receiveDocument(request, file, language);
   });
   request.responseType = "json";
   request.open("POST", "translate_file");
   request.send(form);
 }
 
-function receiveDocument(request, file) {
+function receiveDocument(request, file, language) {
   upload = null;
   byId("upload").hidden = true;
   byId("file").value = "";
   const address = request.response && request.response.translatedFileUrl;
-  if (request.status === 200 && address) return offerDownload(request.response, file.name);
+  if (request.status === 200 && address) return offerDownload(request.response, file.name, language);
   const unreachable = { error: "the server cannot be reached" };
   const message = errorText(request.status, request.status ? request.response : unreachable, file.name);
-  showError(message, () => sendDocument(file));
+  showError(message, () => sendDocument(file, language));
 }
 
-function offerDownload(answer, name) {
+function offerDownload(answer, name, language) {
   const link = byId("download").querySelector("a");
   const [, stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(name);
   // Relative, because a proxy may have another address than the server knows.
   link.href = `download_file/${answer.translatedFileUrl.split("/").pop()}`;
-  link.download = `${stem}.${target.value}${ending || ""}`;
+  link.download = `${stem}.${language}${ending || ""}`;
   link.textContent = `Download ${link.download}`;
   byId("download").querySelector("ul").replaceChildren(...termWarnings(answer));
   byId("download").hidden = false;
