@@ -293,7 +293,7 @@ class Converter:
         return {view.prefix + n: array for n, array in batch.items() if n not in PER_SEGMENT}
 
     def _masked_batch(self, segments: Segments, rows: int, mask_shares: MaskShares) -> HostBatch:
-        """Convert the targets to masked input and labels."""
+        """Convert the targets to masked input and labels; language tags stay."""
         segments = dataclasses.replace(
             segments, source=segments.target, source_counts=segments.target_counts
         )
@@ -301,8 +301,12 @@ class Converter:
         counts, shape = self.source_tokens(segments.source_counts), self._shape(SOURCE, rows)
         packed = _pack_span(segments.row, counts, shape, SOURCE)
         tokens = batch[f"{SOURCE}_tokens"].reshape(-1)[packed.cells]
-        masked, is_label = mask(
-            *(tokens, counts, segments.keys),
+        has_tag = bool(self.instruction.source_tag)
+        is_tag, is_label = np.zeros((2, packed.total), bool)
+        is_tag[packed.starts] = has_tag
+        masked = tokens.copy()
+        masked[~is_tag], is_label[~is_tag] = mask(
+            *(tokens[~is_tag], counts - has_tag, segments.keys),
             mask_shares=mask_shares,
             symbol=vocabulary.mask_id,
             random_ids=range(vocabulary.mask_id + 1, vocabulary.size),

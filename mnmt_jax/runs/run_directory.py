@@ -414,15 +414,23 @@ def changed_fields(before: Config, after: Config) -> list[str]:
             if values[0] == values[1]:
                 continue
             name = f"{section.name}.{field.name}"
-            reason = _dependence(name, after)
+            reason = _dependence(name, values, after)
             if reason or not (section.name in MAY_CHANGE or name in MAY_CHANGE):
                 changed.append(_describe_change(old, field.name, values) + reason)
     return changed
 
 
-def _dependence(name: str, config: Config) -> str:
-    """Return what depends on a field of `MAY_CHANGE` in a run, in brackets; empty if nothing."""
+def _dependence(name: str, values: tuple[Any, ...], config: Config) -> str:
+    """Return what depends on a field of `MAY_CHANGE` in a run, in brackets; empty if nothing.
+
+    Args:
+        name: the field.
+        values: its values before and after.
+        config: configuration that the run would be continued with.
+    """
     section, _, field = name.partition(".")
+    if name == "model.attention" and "dense" in values and config.model.attention_dropout:
+        return " (with Model.attention_dropout 'dense' draws other masks)"
     if name == "train.steps" and config.optimizer.schedule == "cosine":
         return " (every learning rate of a cosine depends on it)"
     if name == "decode.allow_unk" and _generates(config):

@@ -22,7 +22,11 @@ from mnmt_jax.training.open_run import open_session
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.trackers.group import check_trackers
-from mnmt_jax.training.validation_translation import Scorer, check_scorer
+from mnmt_jax.training.validation_translation import (
+    Scorer,
+    check_scorer,
+    check_validation_search,
+)
 
 
 def train(
@@ -72,6 +76,7 @@ def _train(
     try:
         with stop.waiting():
             setup = build(config)
+        check_validation_search(setup)
     except InterruptedWaitError:
         signal = stop.received or SIGTERM
         say(f"{signal.name}: {run.location} was not opened; run the same command again")

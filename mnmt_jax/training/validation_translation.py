@@ -11,8 +11,11 @@ import jax
 
 from mnmt_jax.config.sections import Config, Mesh
 from mnmt_jax.data.input_pipeline import VALIDATION
+from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.model_loading import decoding_mesh
 from mnmt_jax.decoding.search_settings import greedy_settings
+from mnmt_jax.decoding.translate_lines import check_search
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import get_layout, translates
 from mnmt_jax.distributed.processes import gather_texts
@@ -46,6 +49,27 @@ def check_scorer(config: Config, scorer: Scorer | None) -> None:
         )
     if scorer is None:
         raise UserError(f"{setting}: pass scorer=mnmt_jax.evaluation.validation_scores.score")
+
+
+def check_validation_search(setup: TrainingSetup) -> None:
+    """Check that the model can be searched as validation will search it.
+
+    Args:
+        setup: the run, before its first update.
+
+    Raises:
+        UserError: if a setting of the search does not fit the model or its vocabulary.
+    """
+    config = setup.config
+    if not config.train.translate_pairs:
+        return
+    instruction = get_instruction(config.data.instruction)
+    model = InferenceModel(setup.learner.model, None, setup.cache.vocabulary, instruction)
+    try:
+        check_search(model, greedy_settings(config.decode))
+    except UserError as error:
+        pairs = f"Train.translate_pairs={config.train.translate_pairs}"
+        raise UserError(f"{pairs}: validation cannot translate: {error}") from error
 
 
 def validate_translations(

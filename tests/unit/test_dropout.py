@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.distributed.dropout_mask import MULTIPLIERS, keep_by_hash
 from mnmt_jax.model.dropout import Dropout
+from mnmt_jax.runs.run_directory import changed_fields
 
 SHARE = 0.9
 SHAPE = (4, 8, 64, 128)
@@ -87,3 +89,22 @@ def test_raw_keys_and_device_generators_are_supported(impl):
     assert ("rng_bit_generator" in program) == (impl == "rbg")
     if impl == "threefry2x32":
         np.testing.assert_array_equal(left, apply(states, jax.random.key_data(key)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rate", "is_refused"),
+    [
+        ("split", "dense", 0.1, True),
+        ("dense", "fused", 0.1, True),
+        ("split", "fused", 0.1, False),
+        ("split", "dense", 0.0, False),
+    ],
+)
+def test_a_run_continues_with_attention_that_draws_the_same_masks(before, after, rate, is_refused):
+    """`dense` draws one mask for the keys of all roles, the others one for each role."""
+    configs = [
+        load_config([], [f"Model.attention='{name}'", f"Model.attention_dropout={rate}"])
+        for name in (before, after)
+    ]
+    reason = f"Model.attention was '{before}', now '{after}' (with Model.attention_dropout 'dense'"
+    assert [line[: len(reason)] for line in changed_fields(*configs)] == [reason] * is_refused

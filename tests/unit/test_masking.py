@@ -106,6 +106,20 @@ def test_a_masked_row_has_the_sentence_with_eos_and_labels_at_masks():
     assert converter.lengths.target == converter.lengths.source == 16
 
 
+def test_tags_are_neither_masked_nor_predicted():
+    """The sentence has the masks that it has without a tag, as its score does."""
+    _, sentences, plain = batch_of("masked_lm", instruction="3")
+    _, _, tagged = batch_of("masked_lm", instruction="1")
+    tag = made_text.vocabulary().tag_ids[1]
+    for row, start, length in ((0, 0, 5), (0, 6, 7), (1, 0, 10)):
+        before = slice(start - (start > 0), start - (start > 0) + length)
+        after = slice(start + 1, start + 1 + length)
+        assert tagged["source_tokens"][row, start] == tag
+        assert tagged["source_labels"][row, start] == -1
+        for name in ("source_tokens", "source_labels"):
+            np.testing.assert_array_equal(tagged[name][row, after], plain[name][row, before])
+
+
 def test_a_causal_row_has_the_tag_before_the_sentence():
     converter, sentences, batch = batch_of("causal_lm")
     assert not [name for name in batch if name.startswith("source_") and name != "source_lang"]

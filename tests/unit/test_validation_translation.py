@@ -100,6 +100,33 @@ def test_settings_that_cannot_translate_are_refused(cache, tmp_path):
         train(config, tmp_path / "run", scorer=MadeScores())
 
 
+@pytest.mark.parametrize(
+    ("model", "decode", "message"),
+    [
+        ({"positions": ("learned", 40)}, {"max_length": 200}, "Model.positions=.*max_length"),
+        ({}, {"buckets": (1,)}, "Decode.buckets=.1,.: each must be at least"),
+        (
+            {},
+            {"language_contrast": 0.1, "contrast_languages": ("es",)},
+            "Decode.contrast_languages=.*has no 'es'",
+        ),
+    ],
+)
+def test_a_search_that_does_not_fit_is_refused_before_the_first_update(
+    cache, tmp_path, model, decode, message
+):
+    """After it, its settings could not be changed any more."""
+    config = configure(cache)
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **model),
+        decode=dataclasses.replace(config.decode, **decode),
+    )
+    with pytest.raises(UserError, match=f"^Train.translate_pairs=2: validation .*{message}"):
+        train(config, tmp_path / "run", scorer=MadeScores())
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_shares_of_processes_are_the_lines_in_order(count):
     lines = ["a", "b", "c", "d"]
