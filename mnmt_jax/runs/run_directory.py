@@ -26,8 +26,7 @@ from typing import IO, Any, TypeVar
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.design.method import Method, all_for_resume, all_objectives
-from mnmt_jax.design.objective import LogProbs
+from mnmt_jax.design.method import Method, all_for_resume
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
@@ -436,11 +435,8 @@ def _dependence(name: str, config: Config) -> str:
 
 
 def _generates(config: Config) -> bool:
-    """Return whether a method may translate in an update."""
-    requests = (request for term in all_objectives(config.methods) for request in term.inputs)
-    return any(isinstance(request, LogProbs) and request.change for request in requests) or any(
-        method.generated_batches(config) or method.batch_changes() for method in config.methods
-    )
+    """Return whether a method translates in an update."""
+    return any(method.translates or method.generated_batches(config) for method in config.methods)
 
 
 def _changed_settings(before: Method, after: Method) -> Iterator[str]:
