@@ -104,7 +104,7 @@ class Model(CheckedFields):
         heads: attention heads; must divide `embed`.
         vocab_size: size that the vocabulary must have; 0 accepts any. It sets no size.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
-        register_factor: source tokens per register; r = ceil(n / register_factor).
+        register_factor: source tokens per register, if the layout has any; r = ceil(n / factor).
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
         attention_dropout: rate on attention weights.
         positions: position encoding: `('sinusoidal', base)` with the base of the wavelengths, 10000

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.data.document_context import Context
+from mnmt_jax.design.layouts import REGISTER, get_layout
 from mnmt_jax.design.method import Method, all_for_resume
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
@@ -42,6 +43,7 @@ MAY_CHANGE = (
     "data.cache",
     "data.workers",
     "model.attention",
+    "model.register_factor",
     "model.remat",
     "train.steps",
     "train.log_every",
@@ -422,6 +424,8 @@ def changed_fields(before: Config, after: Config) -> list[str]:
 def _dependence(name: str, config: Config) -> str:
     """Return what depends on a field of `MAY_CHANGE` in a run, in brackets; empty if nothing."""
     section, _, field = name.partition(".")
+    if name == "model.register_factor" and _has_registers(config.model):
+        return " (the number of registers depends on it)"
     if name == "train.steps" and config.optimizer.schedule == "cosine":
         return " (every learning rate of a cosine depends on it)"
     if name == "decode.allow_unk" and _generates(config):
@@ -432,6 +436,10 @@ def _dependence(name: str, config: Config) -> str:
     if section == "decode" and config.train.translate_pairs and is_used:
         return " (validation translates with it)"
     return ""
+
+
+def _has_registers(model: Model) -> bool:
+    return REGISTER in get_layout(model.layout, model.stage_layers).embedded_roles()
 
 
 def _generates(config: Config) -> bool:
