@@ -261,6 +261,10 @@ def test_a_sample_depends_only_on_its_prompt_number_and_seed():
         (lambda m: m.sample(language="de", temperature=0.0), "temperature=0 searches .* top_k=1"),
         (lambda m: m.sample(language="de", source_contrast=0.5), "a language model has no source"),
         (lambda m: m.sample(language="de", copy_unknown=True), "has no source to copy from"),
+        (
+            lambda m: m.sample(language="de", max_length_per_source=1.5),
+            "source=1.5: .* set it to 0",
+        ),
         (lambda m: m.sample(language="de", utility="chrf"), "texts are drawn, not ranked"),
         (lambda m: m.sample(language="de", beam_groups=3, beam_size=3), "set Decode.beam_groups=1"),
         (lambda m: m.sample(language="de", count=0), "count=0 must be a whole number"),
