@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
+from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import BatchExtras, Example, make_converter, segments_from_rows
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.scoring import Score, perplexity
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.training.learner import Learner, batch_loss
@@ -171,6 +174,18 @@ def test_training_and_scoring_give_the_same_perplexity(tmp_path, capfd):
     assert actual == pytest.approx(reported, rel=1e-5)
     shown = ", ".join(f"{code} {value:.2f}" for code, value in reported.items())
     assert f", perplexity {shown}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("layout", "side"), [("causal_lm", "target"), ("masked_lm", "source")])
+def test_texts_that_are_too_long_name_the_length_that_counts(layout, side, tmp_path):
+    task = TaskSource("text_de", "de", "de", {"train": lambda: [([], [5] * 9)] * 3})
+    write_cache(tmp_path, [task], vocabulary=vocabulary())
+    lengths = {"source_length": 50, "target_length": 50, f"{side}_length": 4}
+    data = Data(cache=str(tmp_path), rows=1, **lengths)
+    pipeline = Pipeline(TokenCache.open(tmp_path), get_layout(layout, (1,)), data)
+    expected = rf"row \(Data.{side}_length=4\); raise Data.{side}_length$"
+    with pytest.raises(UserError, match=expected):
+        pipeline.check_fits()
 
 
 def test_perplexity_is_per_token():
