@@ -54,8 +54,8 @@ class Data(CheckedFields):
             `lower` and `typos` change the source, `upper`, `title` and `tags` both sentences.
         instruction: key of `mnmt_jax.data.instruction.INSTRUCTIONS`: position of the language tags.
         rows: rows of one global batch (of one micro-batch when accumulating).
-        source_length: tokens of a row's source span.
-        target_length: tokens of a row's target span.
+        source_length: tokens of a row's source span; causal language models have none.
+        target_length: tokens of a row's target span; masked language models have none.
         max_segments: maximum number of sentence pairs packed into a row; 1 disables packing.
         chunk_examples: examples planned (shuffled, packed) at a time.
         workers: processes that build training batches, per process of the run; 0 builds them in a
@@ -104,7 +104,7 @@ class Model(CheckedFields):
         heads: attention heads; must divide `embed`.
         vocab_size: size that the vocabulary must have; 0 accepts any. It sets no size.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
-        register_factor: source tokens per register; r = ceil(n / register_factor).
+        register_factor: source tokens per register, if the layout has any; r = ceil(n / factor).
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
         attention_dropout: rate on attention weights.
         positions: position encoding: `('sinusoidal', base)` with the base of the wavelengths, 10000

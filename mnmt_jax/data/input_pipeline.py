@@ -233,24 +233,30 @@ class Pipeline:
                 context, which the run would record as trained.
         """
         too_long, sizes = self.too_long(), self._schedule.sizes
+        lengths = " and ".join(self._length_settings)
         if sum(too_long.values()) == sum(sizes):
             raise UserError(
-                f"all {sum(sizes)} training pairs are {self.too_long_reason}; raise these lengths"
+                f"all {sum(sizes)} training pairs are {self.too_long_reason}; raise {lengths}"
             )
         for name, size in zip(self.task_names, sizes, strict=True):
             if self.cache.tasks[name].context and too_long[name] == size:
                 raise UserError(
-                    f"{name}: all {size} training pairs are {self.too_long_reason}; raise these "
-                    "lengths, or leave the task out of Data.tasks"
+                    f"{name}: all {size} training pairs are {self.too_long_reason}; raise "
+                    f"{lengths}, or leave the task out of Data.tasks"
                 )
 
     @property
     def too_long_reason(self) -> str:
         """Reason for which a pair is dropped, for messages."""
-        return (
-            f"longer than a row (Data.source_length={self._data.source_length}, "
-            f"Data.target_length={self._data.target_length})"
-        )
+        lengths = (f"{name}={value}" for name, value in self._length_settings.items())
+        return f"longer than a row ({', '.join(lengths)})"
+
+    @property
+    def _length_settings(self) -> dict[str, int]:
+        """The settings of a row's length, without that of a side which the layout does not have."""
+        values = {SOURCE: self._data.source_length, TARGET: self._data.target_length}
+        roles = self.converter.roles
+        return {f"Data.{side}_length": values[side] for side in values if side in roles}
 
     def fingerprint(self) -> int:
         """Return a 32-bit checksum of the settings and data that determine the training batches."""

@@ -131,6 +131,11 @@ class LanguageModel(PretrainedModel):
                 f"Decode.source_contrast={decode.source_contrast:g}, language_contrast="
                 f"{decode.language_contrast:g}: a language model has no source; set both to 0"
             )
+        if decode.max_length_per_source:
+            raise UserError(
+                f"Decode.max_length_per_source={decode.max_length_per_source:g}: a language model "
+                "has no source; set it to 0, and limit the length with Decode.max_length"
+            )
         if decode.copy_unknown:
             raise UserError("Decode.copy_unknown=True: a language model has no source to copy from")
         if decode.utility:

@@ -77,7 +77,14 @@ class TrainingHooks:
     values that they return hold functions, which are traced into the compiled update. `objectives`
     and `mask_shares` also determine the arrays of a batch. `players` is also called when a
     configuration is read, since a method with players belongs in `Model.methods`.
+
+    Attributes:
+        translates: whether a function of `objectives` or `batch_changes` calls
+            `GenerationModel.greedy`. The run's `Decode.allow_unk` may then not change when it is
+            resumed; with `generated_batches` it may not either.
     """
+
+    translates: ClassVar[bool] = False
 
     def check(self, config: Config, plan: Plan) -> None:
         """Check that the method can be used in a training run.

@@ -57,6 +57,8 @@ class CPO(Method, name="cpo"):
     weight: Weight = 1.0
     max_length: Annotated[float, Range(low=0.01, high=100)] = 1.5
 
+    translates = True
+
     def check(self, config: Config, plan: Plan) -> None:
         """Check that the model translates rows of one pair each, whose inputs no method changes.
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.design.method import Method, all_for_resume, all_objectives
-from mnmt_jax.design.objective import LogProbs
+from mnmt_jax.design.layouts import REGISTER, get_layout
+from mnmt_jax.design.method import Method, all_for_resume
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
@@ -43,6 +43,7 @@ MAY_CHANGE = (
     "data.cache",
     "data.workers",
     "model.attention",
+    "model.register_factor",
     "model.remat",
     "train.steps",
     "train.log_every",
@@ -431,6 +432,8 @@ def _dependence(name: str, values: tuple[Any, ...], config: Config) -> str:
     section, _, field = name.partition(".")
     if name == "model.attention" and "dense" in values and config.model.attention_dropout:
         return " (with Model.attention_dropout 'dense' draws other masks)"
+    if name == "model.register_factor" and _has_registers(config.model):
+        return " (the number of registers depends on it)"
     if name == "train.steps" and config.optimizer.schedule == "cosine":
         return " (every learning rate of a cosine depends on it)"
     if name == "decode.allow_unk" and _generates(config):
@@ -443,12 +446,13 @@ def _dependence(name: str, values: tuple[Any, ...], config: Config) -> str:
     return ""
 
 
+def _has_registers(model: Model) -> bool:
+    return REGISTER in get_layout(model.layout, model.stage_layers).embedded_roles()
+
+
 def _generates(config: Config) -> bool:
-    """Return whether a method may translate in an update."""
-    requests = (request for term in all_objectives(config.methods) for request in term.inputs)
-    return any(isinstance(request, LogProbs) and request.change for request in requests) or any(
-        method.generated_batches(config) or method.batch_changes() for method in config.methods
-    )
+    """Return whether a method translates in an update."""
+    return any(method.translates or method.generated_batches(config) for method in config.methods)
 
 
 def _changed_settings(before: Method, after: Method) -> Iterator[str]:

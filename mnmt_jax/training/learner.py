@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.generated_batch import Batch, BatchChange, GeneratedBatch
 from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.layouts import REGISTER
 from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import LogProbs, Objective, Player, States
 from mnmt_jax.design.views import View
@@ -111,10 +112,11 @@ class Learner:
         """Build the learner of a configuration.
 
         Raises:
-            UserError: if a method does not fit the layout or the data, or the model cannot be
-                built.
+            UserError: if a method does not fit the layout or the data, a setting has no effect in
+                the layout, or the model cannot be built.
         """
         model = build_model(config.model, vocab_size)
+        _check_applies(config.model, model.layout)
         for method in config.methods:
             method.check(config, model.plan)
         generated = tuple(
@@ -254,6 +256,20 @@ class Learner:
 def _loss_chunk(mesh: jax.sharding.Mesh) -> int:
     """Return the tokens per batch shard whose logits are in memory at a time."""
     return CPU_LOSS_CHUNK if mesh.devices.flat[0].platform == "cpu" else LOSS_CHUNK
+
+
+def _check_applies(model: Model, layout: Layout) -> None:
+    """Check that a layout without registers has no number of them.
+
+    Raises:
+        UserError: otherwise.
+    """
+    default = Model.register_factor
+    if REGISTER not in layout.embedded_roles() and model.register_factor != default:
+        raise UserError(
+            f"Model.register_factor={model.register_factor:g}: layout '{layout.name}' has no "
+            f"registers; set Model.register_factor={default:g}, or choose a layout that has them"
+        )
 
 
 def _check_names(

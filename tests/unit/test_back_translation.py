@@ -77,7 +77,8 @@ def setting(layout: str = "register", instruction: str = "register", **fields):
     The last row is empty.
     """
     layers = (1, 1) if layout == "encoder_decoder" else (1,)
-    model = {"layout": layout, "stage_layers": layers, "register_factor": 2.0}
+    factor = 2.0 if layout == "register" else 1.0
+    model = {"layout": layout, "stage_layers": layers, "register_factor": factor}
     config = configure(
         method=BackTranslation(**fields), model=model, data={"instruction": instruction}
     )
@@ -342,7 +343,7 @@ def test_the_longest_spans_are_known_before_training(layout, instruction, factor
     sizes = {"layout": layout, "stage_layers": (1, 1) if layout == "encoder_decoder" else (1,)}
     config = configure(
         method=BackTranslation(max_length=factor),
-        model=sizes | {"register_factor": 2.0},
+        model=sizes | {"register_factor": 2.0 if layout == "register" else 1.0},
         data={"instruction": instruction, "target_length": LENGTHS.target},
     )
     learner = learner_of(config)

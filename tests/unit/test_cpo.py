@@ -62,9 +62,10 @@ def converted(converter: Converter, examples) -> dict[str, np.ndarray]:
 def setting(layout: str = "register", instruction: str = "register", **fields):
     """Return learner, parameters, converter, pairs, their batch and the model's translations."""
     layers = (1, 1) if layout == "encoder_decoder" else (1,)
+    factor = 2.0 if layout == "register" else 1.0
     config = configure(
         method=CPO(**fields),
-        model={"layout": layout, "stage_layers": layers, "register_factor": 2.0},
+        model={"layout": layout, "stage_layers": layers, "register_factor": factor},
         data={"instruction": instruction},
     )
     learner = learner_of(config)

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
+from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import BatchExtras, Example, make_converter, segments_from_rows
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.scoring import Score, perplexity
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.training.learner import Learner, batch_loss
@@ -173,6 +176,18 @@ def test_training_and_scoring_give_the_same_perplexity(tmp_path, capfd):
     assert f", perplexity {shown}" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("layout", "side"), [("causal_lm", "target"), ("masked_lm", "source")])
+def test_texts_that_are_too_long_name_the_length_that_counts(layout, side, tmp_path):
+    task = TaskSource("text_de", "de", "de", {"train": lambda: [([], [5] * 9)] * 3})
+    write_cache(tmp_path, [task], vocabulary=vocabulary())
+    lengths = {"source_length": 50, "target_length": 50, f"{side}_length": 4}
+    data = Data(cache=str(tmp_path), rows=1, **lengths)
+    pipeline = Pipeline(TokenCache.open(tmp_path), get_layout(layout, (1,)), data)
+    expected = rf"row \(Data.{side}_length=4\); raise Data.{side}_length$"
+    with pytest.raises(UserError, match=expected):
+        pipeline.check_fits()
+
+
 def test_perplexity_is_per_token():
     scores = [Score(-6.0, 2), Score(-3.0, 4)]
     assert perplexity(scores) == pytest.approx(math.exp(1.5))
@@ -261,6 +276,10 @@ def test_a_sample_depends_only_on_its_prompt_number_and_seed():
         (lambda m: m.sample(language="de", temperature=0.0), "temperature=0 searches .* top_k=1"),
         (lambda m: m.sample(language="de", source_contrast=0.5), "a language model has no source"),
         (lambda m: m.sample(language="de", copy_unknown=True), "has no source to copy from"),
+        (
+            lambda m: m.sample(language="de", max_length_per_source=1.5),
+            "source=1.5: .* set it to 0",
+        ),
         (lambda m: m.sample(language="de", utility="chrf"), "texts are drawn, not ranked"),
         (lambda m: m.sample(language="de", beam_groups=3, beam_size=3), "set Decode.beam_groups=1"),
         (lambda m: m.sample(language="de", count=0), "count=0 must be a whole number"),

@@ -1,6 +1,7 @@
 """The rules of the layout, and the table against masks drawn by hand."""
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -8,10 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS, get_layout
+from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.errors import UserError
 from mnmt_jax.model.attention.core import pair_mask
 from mnmt_jax.model.attention.dense import dense_mask
+from mnmt_jax.runs.run_directory import changed_fields
+from mnmt_jax.training.learner import Learner
 from tests.drawn_masks import MASKS, labelled, read_pictures
 
 ROWS = LAYOUTS | LANGUAGE_MODELS
@@ -129,3 +135,21 @@ def test_layout_names_are_compared_only_in_layouts():
                 actual = named_layouts(path.read_text(encoding="utf-8"))
                 assert not actual, f"{path.relative_to(root)} compares a layout's name: {actual}"
     assert looked_at > 60
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_register_factor_needs_a_layout_with_registers(name):
+    """Runs that have it without registers continue with the default."""
+    layers = f"Model.stage_layers={(1,) * len(ROWS[name].stages)}"
+    config = load_config([], [f"Model.layout='{name}'", layers, "Model.register_factor=2.0"])
+    plain = dataclasses.replace(config.model, register_factor=1.0)
+    changed = changed_fields(config, dataclasses.replace(config, model=plain))
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    if "register" in ROWS[name].embedded_roles():
+        assert Learner.from_config(config, 40, mesh)
+        (message,) = changed
+        assert "Model.register_factor was 2.0, now 1.0 (the number of registers" in message
+        return
+    assert changed == []
+    with pytest.raises(UserError, match=f"Model.register_factor=2: layout '{name}' has no reg"):
+        Learner.from_config(config, 40, mesh)

@@ -19,7 +19,7 @@ import mnmt_jax.methods
 from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.config.legacy_configs import migrate_facts
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.config.sections import SECTIONS, Model
+from mnmt_jax.config.sections import SECTIONS, Decode, Model
 from mnmt_jax.cost.compile_ahead import AheadOfTimeCompilation
 from mnmt_jax.design import method_files
 from mnmt_jax.design.layouts import get_layout
@@ -33,6 +33,7 @@ from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import changed_fields
+from mnmt_jax.training.generated_batches import StepModel
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.train_step import train_step
 from mnmt_jax.vocabulary.language_codes import find_code
@@ -135,14 +136,18 @@ def test_every_method_is_documented_with_its_binding():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_an_update_with_each_method_can_be_traced(name):
-    """Nothing is compiled."""
+def test_an_update_with_each_method_can_be_traced(name, monkeypatch):
+    """Nothing is compiled. `Decode.allow_unk` is fixed in a run whose updates translate."""
+    searches, greedy = [], StepModel.greedy
+    monkeypatch.setattr(StepModel, "greedy", lambda *a: searches.append(name) or greedy(*a))
     config = load_config([], [*SMALL, *NEEDED.get(name, ENCODER_DECODER), binding_of(name)])
     assert [method.name for method in config.methods] == [name]
     ahead = AheadOfTimeCompilation(config, 40, jax.devices()[:1])
     step = functools.partial(train_step, ahead.learner)
     state, metrics = jax.eval_shape(step, ahead._state, ahead._batch())
     assert state.step.shape == () and metrics["loss"].shape == ()
+    changed = changed_fields(config, dataclasses.replace(config, decode=Decode(allow_unk=True)))
+    assert [" (methods of the run translate" in line for line in changed] == [True] * bool(searches)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -286,9 +291,6 @@ def test_changed_methods_of_a_run_are_reported_as_in_gin(before, after, changed)
 @pytest.mark.parametrize(
     ("method", "field", "reason"),
     [
-        ("back_translation", "allow_unk=True", "methods of the run translate with it"),
-        ("cpo", "allow_unk=True", "methods of the run translate with it"),
-        ("instructcl", "allow_unk=True", ""),
         ("cpo", "beam_size=2", ""),
         ("", "max_length=9", "validation translates with it"),
         ("", "beam_size=2", ""),

@@ -330,7 +330,7 @@ def test_too_long_pairs_are_reported_once(cache, tmp_path, capfd, caplog):
 def test_data_of_only_too_long_pairs_is_refused_before_compiling(cache, tmp_path, monkeypatch):
     monkeypatch.setattr("mnmt_jax.training.build.jit_programs", None)  # not reached
     config = make_config(cache, data={"target_length": 1})
-    message = r"all \d+ training pairs are longer than a row \(Data.source_length=.*; raise these"
+    message = r"all \d+ training pairs are longer than a row \(Data.source_length=.*; raise Data.s"
     with pytest.raises(UserError, match=message):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
