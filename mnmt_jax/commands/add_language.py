@@ -142,5 +142,5 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
         text,
         options,
         space_first=old_vocabulary.space_first,
-        uncounted=len(old_vocabulary.byte_values) + len(options.symbols),
+        uncounted_pieces=len(old_vocabulary.byte_values) + len(options.symbols),
     )

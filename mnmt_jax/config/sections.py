@@ -80,9 +80,8 @@ class Data(CheckedFields):
     validation_examples: Amount = 200
 
     def __post_init__(self) -> None:
-        """Check every field, and tasks and kinds of noise listed once, and the shares of noise."""
+        """Check every field, and that each kind of noise is listed once and their shares fit."""
         super().__post_init__()
-        check_once("Data.tasks", self.tasks)  # Data.weights gives a task more draws
         check_once("Data.noise", [kind for kind, _ in self.noise])
         if math.fsum(share for _, share in self.noise) > 1:
             raise UserError(f"Data.noise={self.noise!r} must have shares of at most 1 in all")

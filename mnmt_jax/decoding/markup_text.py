@@ -114,14 +114,14 @@ class MarkedSentence:
         kept = _kept_characters(self._source, spans)
         before = list(itertools.accumulate(kept, initial=0))
         shortened = "".join(itertools.compress(self._source, kept))
-        last_at_places = set(_last_at_places(self._nodes))
+        last_nodes = set(_last_nodes(self._nodes))
         for node in all_nodes(self._nodes):
             start, end = before[node.start], before[node.end]
             is_left_out = start == end and not node.is_empty
             follows = self._source[node.end : node.end + 1]
-            if node in last_at_places and follows == " ":
+            if node in last_nodes and follows == " ":
                 node.has_space |= is_left_out or not kept[node.end]
-            elif node in last_at_places and not follows:
+            elif node in last_nodes and not follows:
                 node.has_space |= start < end and shortened[end - 1] == " "
             node.start, node.end = start, end
         self._source = shortened
@@ -200,7 +200,9 @@ def _sentence_spans(
     text, start = _masked(run), 0
     whole = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
     whole += placeholder_spans(run.text)
-    end_of = {place: last for first, last in whole for place in range(first + 1, last)}
+    end_of: dict[int, int] = {}  # by place inside of one of these
+    for first, last in sorted(whole, key=lambda span: span[1]):
+        end_of |= dict.fromkeys(range(first + 1, last), last)  # the last end of those that overlap
     if ends != "none" and "\n" not in text:
         ends = "punctuation"
     between = itertools.pairwise([0, *run.stops, len(text)])
@@ -211,7 +213,10 @@ def _sentence_spans(
         stops = [start + stop for stop in itertools.accumulate(map(len, pieces))]
         first = start
         for stop in stops:
-            last = min(end_of.get(stop, stop), start + len(part.text))
+            last = stop
+            while last in end_of:
+                last = end_of[last]
+            last = min(last, start + len(part.text))
             before, stripped, _ = split_spaces(text[first:last])
             if stripped:
                 yield first + len(before), first + len(before) + len(stripped)
@@ -334,12 +339,12 @@ def _cut(node: Node, start: int, end: int) -> Node:
     )
 
 
-def _last_at_places(nodes: Sequence[Node], place: int = -1) -> Iterator[Node]:
-    """Yield the nodes that are directly before the text after them; none that ends at `place`."""
+def _last_nodes(nodes: Sequence[Node], parent_end: int = -1) -> Iterator[Node]:
+    """Yield the last node at each position, but at `parent_end` its parent is."""
     for node, following in itertools.zip_longest(nodes, nodes[1:]):
-        if node.end != place and (following is None or following.end != node.end):
+        if node.end != parent_end and (following is None or following.end != node.end):
             yield node
-        yield from _last_at_places(node.children, node.end)
+        yield from _last_nodes(node.children, node.end)
 
 
 def _kept_characters(text: str, removed: Iterable[tuple[int, int]]) -> list[bool]:

@@ -6,16 +6,27 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-# A character of an address before @: none of a script without spaces, in which texts continue.
-_NAME = (
-    r"(?:[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
-    r"\uf900-\ufaff\U00020000-\U0003ffff]|[.+-])"
+# Characters of scripts without spaces, in which a text may continue directly after an address.
+_SPACELESS = (
+    r"\u0e00-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31f0-\u31ff\u3400-\u9fff"
+    r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
+# Characters that end a URL: spaces, quotation marks, and punctuation of these scripts.
+_URL_ENDS = (
+    r"\s<>\"\u201c\u201d\u3001-\u3004\u3008-\u303f\uff01-\uff0f\uff1a-\uff20\uff61-\uff65"
+    r"\u104a\u104b\u17d4\u17d5"
+)
+_URL = (
+    rf"(?:https?://|www\.)(?:[^/?\#{_URL_ENDS}{_SPACELESS}]+(?:[/?\#][^{_URL_ENDS}]*)?"
+    rf"|(?=[{_SPACELESS}])[^{_URL_ENDS}]+)"
+    r"(?<!['.,;:!?)\]}\u060c\u061b\u061f\u0964\u0965])"  # without final punctuation
+)
+_NAME, _HOST = rf"(?:[^\W{_SPACELESS}]|[.+-])", rf"(?:[^\W{_SPACELESS}]|-)"  # of e-mail addresses
 # Possessive quantifiers (`*+`) keep the time linear in the text.
-_PATTERN = r"""
-    (?:https?://|www\.)[^\s<>"\u201c\u201d\u3001-\u303f\uff01-\uff0f\uff1a-\uff20]*  # URLs
-        [^\s<>"'.,;:!?)\]}\u201c\u201d\u3001-\u303f\uff01-\uff0f\uff1a-\uff20]
-    | NAME+@HOST+(?:\.HOST+)+                       # e-mail addresses
+_PATTERN = (
+    r"""
+    URL
+    | NAME+@HOST+(?:\.HOST+)+
     | \{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,   # ICU: {n, plural, other {#}}
         (?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}
     | \{\s*+\w++\s*+,\s*+(?:number|date|time|spellout|ordinal|duration)\b[^{}]*+\}  # {n, number}
@@ -31,7 +42,10 @@ _PATTERN = r"""
     | \$[A-Z_][A-Z0-9_]+\b                          # $VAR
     | __\w+?__                                      # __VAR__
     | <(?:\d+|/\d+|\d+\s*/)>                        # <0>, </0>, <1/>
-    """.replace("HOST", _NAME.replace("[.+-]", "-")).replace("NAME", _NAME)
+    """.replace("URL", _URL)
+    .replace("NAME", _NAME)
+    .replace("HOST", _HOST)
+)
 _PLACEHOLDER = re.compile(_PATTERN, re.VERBOSE)
 _NAMES = re.compile(f"{_NAME}*")
 # It looks for an address at the beginning of a name alone, because the rest of a name that begins

@@ -152,7 +152,7 @@ def missing_terms(
     """Return the sources of required terms that a translation lacks, or has too rarely.
 
     Terms must start words, in languages whose words are separate; they may end inside of one. What
-    starts or ends inside of a placeholder, such as a URL, does not count.
+    starts or ends inside of a placeholder, such as a URL, is no match.
 
     Args:
         terms: the terms.

@@ -12,8 +12,8 @@ from mnmt_jax.papers.experiments import Experiment, corpus_settings, row_columns
 from mnmt_jax.papers.groups import TRAINING_GROUPS
 from mnmt_jax.papers.tables import Column, Paper, Row, Table
 
-# Files are of one search with one training.
-_NOT_OF_FILES = ("bleu_change", "variance")
+# Translations in files are of one search with one training.
+_NEEDS_RUNS = ("bleu_change", "variance")
 
 
 def outside_experiments(
@@ -37,7 +37,7 @@ def outside_experiments(
     """
     if not folder.is_dir():
         raise UserError(f"--hypotheses: {folder}: no such folder")
-    columns = [column for column in row_columns(table, row) if _is_of_files(column)]
+    columns = [column for column in row_columns(table, row) if _is_in_files(column)]
     if not columns:
         raise UserError(
             f"--hypotheses: no column of '{row.name}' can be computed from translations; leave "
@@ -63,8 +63,8 @@ def outside_experiments(
     return by_prefix
 
 
-def _is_of_files(column: Column) -> bool:
-    return column.metric in FIELDS and column.metric not in _NOT_OF_FILES
+def _is_in_files(column: Column) -> bool:
+    return column.metric in FIELDS and column.metric not in _NEEDS_RUNS
 
 
 def _needs_training(columns: Sequence[Column], flags: Sequence[str]) -> bool:

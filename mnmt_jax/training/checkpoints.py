@@ -52,6 +52,9 @@ from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.runs.parameters import available_steps, read_loss
 from mnmt_jax.training.state import TrainState
 
+# Checkpoints that may be of a stop: the newest, and one that a dying process did not remove.
+_LATEST = 2
+
 
 class RestoredCheckpoint(NamedTuple):
     """A restored checkpoint.
@@ -183,6 +186,8 @@ class Checkpoints:
                 self._report(f"checkpoint {step} cannot be read ({error})")
                 continue
             self._move_damaged(damaged_steps)
+            intact = [step for step in steps if step not in damaged_steps]
+            self._interim |= set(filter(self._is_interim, intact[:_LATEST]))
             return restored
         if steps:
             raise UserError(
@@ -337,6 +342,12 @@ class Checkpoints:
             raise DamagedError(f"its record has no '{missing[0]}'")
         return record
 
+    def _is_interim(self, step: int) -> bool:
+        """Return whether a step was saved for a stop; one that cannot be read was not."""
+        with contextlib.suppress(DamagedError):
+            return bool(self._read_record(step).get("is_interim"))
+        return False
+
     def _read(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
         folder = self.directory / str(step)
         wanted = _trees(abstract_state, abstract_state.average or None)
@@ -363,8 +374,6 @@ class Checkpoints:
                 raise DamagedError(f"'{name}' differs from what was saved")
         average = items[AVERAGED] if abstract_state.average else {}
         state = TrainState(**(items.training | {"params": items.params}), average=average)
-        if record.get("is_interim"):
-            self._interim.add(step)
         return RestoredCheckpoint(state, record["extra"])
 
     def _move_damaged(self, steps: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from mnmt_jax.config.sections import TASK_GROUPS, TRANSLATION_MEASURES
+from mnmt_jax.design.fields import check_once
 from mnmt_jax.distributed.processes import (
     broadcast_from_first,
     check_same_on_all,
@@ -18,6 +19,7 @@ from mnmt_jax.distributed.processes import (
     wait_for_all,
 )
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.runs.parameters import available_steps
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import TrainingSetup
 from mnmt_jax.training.checkpoints import Checkpoints
@@ -58,6 +60,8 @@ def open_session(
             f"Train.patience={settings.patience}: {reason}, so training would never stop early; "
             "change that, or set Train.patience=0"
         )
+    if not available_steps(run.checkpoints):  # Data.weights gives a task more draws
+        check_once("Data.tasks", setup.config.data.tasks)
     with contextlib.ExitStack() as on_error:  # in reverse order
         lock = run.hold() if is_first() else None
         if lock:

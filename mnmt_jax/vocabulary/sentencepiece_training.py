@@ -111,7 +111,7 @@ def train_model(
     options: SentencePieceOptions,
     *,
     space_first: bool = True,
-    uncounted: int = 0,
+    uncounted_pieces: int = 0,
 ) -> bytes:
     """Train a SentencePiece model on text of several languages.
 
@@ -119,7 +119,7 @@ def train_model(
         sentences_by_language: text of each language, read once.
         options: size, type and sampling.
         space_first: put the space mark before the first word of a text too.
-        uncounted: number of pieces that `options.vocab_size` leaves out: bytes and symbols.
+        uncounted_pieces: number of pieces that `options.vocab_size` leaves out: bytes and symbols.
 
     Returns:
         The serialised model; deterministic for the same text and options.
@@ -133,13 +133,13 @@ def train_model(
         raise UserError("no sentences to train a vocabulary on; check the corpus and its split")
     train = functools.partial(_run_trainer, sample, options, space_first)
     try:
-        return train(options.vocab_size + uncounted)
+        return train(options.vocab_size + uncounted_pieces)
     except RuntimeError as error:
         reason = _reason(error)
         summary = re.sub(r" \(\d+\)", "", reason.split(". ")[0])
         raise UserError(
             f"SentencePiece could not train {options.vocab_size} pieces: {summary}; "
-            f"{_remedy(reason, options, uncounted, train)}"
+            f"{_remedy(reason, options, uncounted_pieces, train)}"
         ) from error
 
 
@@ -185,17 +185,17 @@ def _reason(error: RuntimeError) -> str:
 def _remedy(
     reason: str,
     options: SentencePieceOptions,
-    uncounted: int,
+    uncounted_pieces: int,
     train: Callable[[int], bytes],
 ) -> str:
     """Return how to correct a training configuration that SentencePiece rejects."""
     if too_many := re.search(r"<= (\d+)", reason):
-        most, least = int(too_many[1]) - uncounted, _least_size(train) - uncounted
+        most, least = int(too_many[1]) - uncounted_pieces, _least_size(train) - uncounted_pieces
         return f"lower --vocab_size to at most {most} (at least {least}), or give more text"
     if too_few := re.search(r"(\d+) vs (\d+)", reason):
-        omit_bytes = options.byte_fallback and not uncounted
+        omit_bytes = options.byte_fallback and not uncounted_pieces
         byte_hint = ", or leave out the 256 pieces of bytes with --no-byte_fallback" * omit_bytes
-        return f"raise --vocab_size to at least {int(too_few[2]) - uncounted}{byte_hint}"
+        return f"raise --vocab_size to at least {int(too_few[2]) - uncounted_pieces}{byte_hint}"
     return f"correct what it names (the rule of normalization is '{options.normalization}')"
 
 

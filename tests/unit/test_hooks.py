@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import types
 
 import pytest
 
 from mnmt_jax.config.sections import Train
+from mnmt_jax.errors import UserError
 from mnmt_jax.runs.parameters import best_steps
-from mnmt_jax.training import hooks
+from mnmt_jax.training import hooks, open_run
 from mnmt_jax.training.build import build
 from mnmt_jax.training.session import Periodic, Session
 from mnmt_jax.training.train import train
@@ -174,3 +176,33 @@ def test_a_checkpoint_of_a_stop_displaces_no_other(cache, tmp_path, monkeypatch)
     assert steps_of(run) == steps_of(tmp_path / "whole") == [2, 6, 8]
     assert train(make_config(cache, train=every | {"steps": 9}), run) is None
     assert steps_of(run) == [2, 8, 9]  # the run's end is a regular one
+
+
+def test_a_checkpoint_of_a_stop_that_was_not_removed_is_not_counted(cache, tmp_path, monkeypatch):
+    """The process died after the next one was written."""
+    every = {"steps": 6, "eval_every": 6, "save_every": 2, "keep_last": 2, "keep_best": 0}
+    config, run = make_config(cache, train=every), tmp_path / "run"
+    for stop in (3, 4):
+        with monkeypatch.context() as patch:
+            stop_after(patch, stop, lambda: signal.raise_signal(signal.SIGTERM))
+            assert train(config, run) == "SIGTERM"
+        if stop == 3:
+            shutil.copytree(run / "checkpoints" / "3", tmp_path / "3")
+    shutil.copytree(tmp_path / "3", run / "checkpoints" / "3")
+    assert steps_of(run) == [2, 3, 4]
+    assert train(config, run) is None
+    assert steps_of(run) == [4, 6]
+
+
+def test_a_new_run_lists_each_task_once(cache, tmp_path, monkeypatch):
+    """It would be read once; a run that was started so continues."""
+    config = make_config(cache, data={"tasks": ("made_en_de", "made_de_en", "made_en_de")})
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="Data.tasks names 'made_en_de' twice; leave one of them"):
+        train(config, run)
+    assert not run.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(open_run, "check_once", lambda *_: None)  # as before
+        stop_after(patch, 1, lambda: signal.raise_signal(signal.SIGTERM))
+        assert train(config, run) == "SIGTERM"
+    assert train(config, run) is None

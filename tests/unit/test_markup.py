@@ -401,6 +401,26 @@ def test_pieces_of_a_long_sentence_have_whole_placeholders(name, limit):
     assert "".join(pieces).replace(" ", "") == f"Onetwo{name}three,{name}four".replace(" ", "")
 
 
+@pytest.mark.parametrize(
+    "element",
+    [
+        "https://x.org/<code>my page</code>",
+        "<code>my page at https://x.org/a -o b</code>",
+        "<code>curl https://x.org/a</code>/b",
+        "{n}<code>a {n}</code>{n}",
+    ],
+)
+@pytest.mark.parametrize("limit", [6, 20, 30])
+def test_elements_beside_placeholders_are_written_once(element, limit):
+    document = f"Now open {element} and read all of the text there."
+    texts = [TextToTranslate(document, "en", "de", markup="html")]
+    (result,) = run_steps(
+        translation_steps(texts, lambda line, _: len(line) <= limit),
+        lambda lines: [same(line.text) for line in lines],
+    )
+    assert result.text == document
+
+
 def test_pieces_of_a_long_sentence_have_their_own_alignment():
     """A piece is translated in reverse order; its tags follow its words."""
     texts = [TextToTranslate("a b <b>c</b> d e f <i>g</i> h", "en", "de", markup="html")]

@@ -400,7 +400,7 @@ def test_monolingual_text_trains_the_pieces(folder, tmp_path, monkeypatch, is_te
     """`--text` reads one file, `--monolingual` a side of parallel ones."""
     texts = []
 
-    def train(text, options, *, space_first, uncounted):
+    def train(text, options, *, space_first, uncounted_pieces):
         texts.append({code: list(lines) for code, lines in text.items()})
         raise UserError("trained")
 

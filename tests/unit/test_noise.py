@@ -259,12 +259,6 @@ def test_shares_of_all_pairs_are_accepted_in_any_order():
     assert len(Data(noise=tuple(shares)).noise) == 4
 
 
-def test_a_task_that_is_listed_twice_is_refused():
-    """It would be read once; `Data.weights` gives a task more draws."""
-    with pytest.raises(UserError, match="Data.tasks names 'a_en_de' twice; leave one of them out"):
-        Data(tasks=("a_en_de", "a_de_en", "a_en_de"))
-
-
 def test_language_models_have_no_noise(cache):
     layout = next(iter(LANGUAGE_MODELS.values()))
     with pytest.raises(UserError, match="is for pairs, but layout"):

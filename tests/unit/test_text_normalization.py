@@ -160,9 +160,9 @@ def test_the_suggested_size_leaves_out_the_byte_pieces_that_were_not_counted():
     }
     for size, message in messages.items():
         with pytest.raises(UserError, match=message):
-            train_model(TEXT, SentencePieceOptions(vocab_size=size), uncounted=256)
+            train_model(TEXT, SentencePieceOptions(vocab_size=size), uncounted_pieces=256)
     for size in (64, 38):
-        assert train_model(TEXT, SentencePieceOptions(vocab_size=size), uncounted=256)
+        assert train_model(TEXT, SentencePieceOptions(vocab_size=size), uncounted_pieces=256)
 
 
 def test_too_few_pieces_for_byte_fallback_are_refused(tmp_path):

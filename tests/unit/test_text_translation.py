@@ -229,6 +229,15 @@ def test_placeholders_are_those_of_the_pattern(text):
         ("见“https://x.org/中文”，再见。", "https://x.org/中文"),
         ("（www.x.org/a）", "www.x.org/a"),
         ("siehe ä.ö@ü-x.de", "ä.ö@ü-x.de"),
+        ("詳細はhttps://example.comの設定をご覧ください。", "https://example.com"),
+        ("ดูhttps://x.orgนะครับ", "https://x.org"),
+        ("请看https://x.org!然后继续。", "https://x.org"),
+        ("https://x.org｡次", "https://x.org"),
+        ("https://x.org។", "https://x.org"),
+        ("https://例え.jp/パス です", "https://例え.jp/パス"),
+        ("人々info@example.orgへ", "info@example.org"),
+        ("ｶﾅinfo@example.orgｶﾅ", "info@example.org"),
+        ("བinfo@example.orgབ", "info@example.org"),
     ],
 )
 def test_addresses_end_where_a_text_without_spaces_continues(text, name):
