@@ -180,7 +180,7 @@ def test_a_checkpoint_of_a_stop_displaces_no_other(cache, tmp_path, monkeypatch)
 
 def test_a_checkpoint_of_a_stop_that_was_not_removed_is_not_counted(cache, tmp_path, monkeypatch):
     """The process died after the next one was written."""
-    every = {"steps": 6, "eval_every": 6, "save_every": 2, "keep_last": 2, "keep_best": 0}
+    every = {"steps": 6, "eval_every": 6, "save_every": 2, "keep_last": 3, "keep_best": 0}
     config, run = make_config(cache, train=every), tmp_path / "run"
     for stop in (3, 4):
         with monkeypatch.context() as patch:
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_a_stop_that_was_not_removed_is_not_counted(cache, tmp_p
     shutil.copytree(tmp_path / "3", run / "checkpoints" / "3")
     assert steps_of(run) == [2, 3, 4]
     assert train(config, run) is None
-    assert steps_of(run) == [4, 6]
+    assert steps_of(run) == [2, 4, 6]
 
 
 def test_a_new_run_lists_each_task_once(cache, tmp_path, monkeypatch):
