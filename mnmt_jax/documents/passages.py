@@ -132,7 +132,7 @@ class Passage:
                 space, tail = self._spaces(number, last, tail)
                 added = [space, original, tail]
             items += added
-            last = _shown_text(added)[-1:] or last
+            last = plain_text(added, with_atoms=True)[-1:] or last
         return join_text(items)
 
     def _spaces(self, number: int, last: str, after: str) -> tuple[str, str]:
@@ -259,24 +259,17 @@ class ParagraphDocument:
         return self._to_bytes()
 
 
-def plain_text(items: Sequence[Item]) -> str:
-    """Return the text of items without their elements."""
-    return "".join(
-        item if isinstance(item, str) else plain_text(item.items) if isinstance(item, Span) else ""
-        for item in items
-    )
-
-
-def _shown_text(items: Sequence[Item]) -> str:
-    """Return the text of items with that of their atoms."""
-    return "".join(
-        item
-        if isinstance(item, str)
-        else item.text
-        if isinstance(item, Atom)
-        else _shown_text(item.items)
-        for item in items
-    )
+def plain_text(items: Sequence[Item], *, with_atoms: bool = False) -> str:
+    """Return the text of items without their elements, with that of their atoms if asked."""
+    text = ""
+    for item in items:
+        if isinstance(item, str):
+            text += item
+        elif isinstance(item, Span):
+            text += plain_text(item.items, with_atoms=with_atoms)
+        elif with_atoms:
+            text += item.text
+    return text
 
 
 def join_text(items: Iterable[Item]) -> list[Item]:
