@@ -38,7 +38,8 @@ def split_units(text: str, fixed: Collection[Span] = ()) -> list[Span]:
         text: any text.
         fixed: spans of it that are a unit each, whatever is in them.
     """
-    return sorted([*fixed, *_placeholders(text, fixed), *_other_units(text, fixed)])
+    whole = sorted([*fixed, *_placeholders(text, fixed)])
+    return sorted([*whole, *_other_units(text, whole)])
 
 
 def _placeholders(text: str, fixed: Collection[Span]) -> list[Span]:
@@ -48,10 +49,9 @@ def _placeholders(text: str, fixed: Collection[Span]) -> list[Span]:
     return [part for part in parts if bisect.bisect_right(ends, part[0]) % 2 == 0]
 
 
-def _other_units(text: str, fixed: Collection[Span]) -> Iterator[Span]:
-    """Yield the words and marks of a text outside of fixed spans and placeholders, in order."""
+def _other_units(text: str, whole: Sequence[Span]) -> Iterator[Span]:
+    """Yield the words and marks of a text outside of ascending spans, in order."""
     position = 0
-    whole = sorted([*fixed, *_placeholders(text, fixed)])
     for start, end in [*whole, (len(text), len(text))]:
         yield from (match.span() for match in _UNIT.finditer(text, position, start))
         position = end
@@ -88,6 +88,8 @@ def find_copies(source: str, translation: str, spans: Sequence[Span]) -> list[Sp
     Returns:
         Their spans in the translation; None if a part is not in it as often as in the sentence.
     """
+    if not spans:
+        return []
     copies: list[Span] = []
     texts = [(text, inside_placeholders(text)) for text in (source, translation)]
     for span in spans:
@@ -154,9 +156,10 @@ def _by_name(text: str, fixed: Collection[Span]) -> dict[str, list[Span]]:
     Words are without case, placeholders are as they are.
     """
     words: dict[str, list[Span]] = {}
-    for start, end in _placeholders(text, fixed):
+    placeholders = _placeholders(text, fixed)
+    for start, end in placeholders:
         words.setdefault(text[start:end], []).append((start, end))
-    for start, end in _other_units(text, fixed):
+    for start, end in _other_units(text, sorted([*fixed, *placeholders])):
         name = text[start:end].casefold()
         if any(map(str.isalnum, name)):
             words.setdefault(name, []).append((start, end))
