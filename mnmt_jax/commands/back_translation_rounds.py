@@ -130,8 +130,7 @@ class BackTranslationRounds:
         Raises:
             UserError: if the path exists, or the run has another vocabulary.
         """
-        if output.exists():
-            raise UserError(f"--output={output}: exists; choose another folder")
+        check_cache_directory(output, overwrite=None)  # before the model is loaded
         return self._write_cache(
             self._translator(self.origin), output, number, work_shard, beam=beam
         )

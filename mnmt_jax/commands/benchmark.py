@@ -36,7 +36,9 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument(
+        "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
+    )
     parser.add_argument(
         "--task", required=True, help="corpus or mixture whose test sentences are translated"
     )

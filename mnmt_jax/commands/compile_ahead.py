@@ -15,6 +15,7 @@ from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_gin_flags,
     import_modules,
+    list_of,
     parse_command_line,
     positive_int,
 )
@@ -63,9 +64,8 @@ def main() -> None:
     config = load_config(gin_files, bindings)
     config, vocab_size, _ = bind_vocabulary(config, flags.vocab_size)
     devices = topology_devices(flags.topology, flags.slices)
-    description = AheadOfTimeCompilation(config, vocab_size, devices).describe(
-        flags.programs.split(",")
-    )
+    programs = list_of("--programs", flags.programs)
+    description = AheadOfTimeCompilation(config, vocab_size, devices).describe(programs)
     step = description["programs"].get("train_step")
     if step and not step["fits"]:
         print("train_step does not fit; searching for settings that do", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -52,7 +53,7 @@ COMMANDS = {
 }
 _MODULES = {"import": "import_checkpoint", "export": "export_checkpoint"}
 _FILE_FLAGS = ("input", "reference", "output", "results", "parallel", "tsv", "bitext")
-_COMPLETED_AS_FILES = ("FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER")
+_COMPLETED_AS_FILES = {"FILE", "RUN", "DIR", "CACHE", "P", "MODEL", "FOLDER", "PATH"}
 
 
 def main() -> int | None:
@@ -102,7 +103,8 @@ def completion(shell: str) -> str:
         command_parser = module_of(name).make_parser()
         commands.add_parser(name, help=text, parents=[command_parser], add_help=False)
     for action in _actions(parser):
-        if action.metavar in _COMPLETED_AS_FILES or action.dest in _FILE_FLAGS:
+        words = re.split(r"\W+", str(action.metavar))  # "[NAME=]RUN", "NAME|FILE"
+        if not _COMPLETED_AS_FILES.isdisjoint(words) or action.dest in _FILE_FLAGS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     return shtab.complete(parser, shell=shell)
 

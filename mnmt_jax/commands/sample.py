@@ -12,6 +12,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
     positive_int,
+    seed_value,
 )
 from mnmt_jax.commands.text_files import (
     check_input_file,
@@ -20,10 +21,9 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
+from mnmt_jax.config.loading import is_bound
 from mnmt_jax.errors import pluralize, warn
 from mnmt_jax.runtime.first_results import note_first_results
-
-_TEMPERATURE = "Decode.temperature"
 
 
 def make_parser() -> CommandParser:
@@ -43,7 +43,9 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--input", metavar="FILE", help="text file with one prompt per line; default: no prompt"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="random seed; default: Decode.seed")
+    parser.add_argument(
+        "--seed", type=seed_value, metavar="N", help="random seed; default: Decode.seed"
+    )
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -75,7 +77,7 @@ def main() -> None:
         prompts = read_lines(flags.input, has_on_bad_line=False, language=flags.language)
     model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     settings: dict[str, Any] = {} if flags.seed is None else {"seed": flags.seed}
-    if any(binding.startswith(f"{_TEMPERATURE}=") for binding in bindings):
+    if is_bound("Decode", "temperature", gin_files, bindings):
         settings["temperature"] = model.config.decode.temperature  # 0 too, which is rejected
     continuations = model.continuations(
         prompts, language=flags.language, count=flags.count, **settings

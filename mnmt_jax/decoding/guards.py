@@ -184,8 +184,8 @@ def is_copy(source: str, translation: str) -> bool:
     if _letters(source) < MIN_LETTERS:
         return False
     first, second = fold([source, translation], case=True, punctuation=True)
-    words = [word for word in _NO_LETTER.split(source) if word]
-    return first == second and not all(word[0].isupper() for word in words)
+    starts = [word[0] for word in _NO_WORD.split(source) if word]
+    return first == second and not all(one.isupper() or one.isnumeric() for one in starts)
 
 
 def is_repetitive(

@@ -155,7 +155,7 @@ def test_a_cache_alone_is_that_of_the_round(made, straight, monkeypatch, one_dev
     assert cache_json(output) == cache_json(straight / "round_1" / "cache")
     assert not Path(f"{output}.unfinished").exists()
     assert sum(json.loads(capsys.readouterr().out)["examples"].values()) == 2 * 160
-    with pytest.raises(UserError, match="--output=.*alone: exists; choose another folder$"):
+    with pytest.raises(UserError, match="alone: already exists; choose another --output$"):
         call(monkeypatch, made, "--output", output)
 
 

@@ -120,7 +120,7 @@ def test_bash_completion_of_commands_flags_and_files(installed, tmp_path):
     (tmp_path / "some.gin").touch()
     script = run(installed, tmp_path, "mnmt", "--completion", "bash")
     words = {"tr": {"train", "translate"}, "train --work": {"--workdir"}}
-    words["train --gin_file so"] = {"some.gin"}
+    words["train --gin_file so"] = words["evaluate --run so"] = {"some.gin"}
     for typed, expected in words.items():
         line = f"COMP_WORDS=(mnmt {typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _shtab_mnmt"
         shown = ["bash", "-c", f"{script}\n{line}; printf '%s\\n' \"${{COMPREPLY[@]}}\""]

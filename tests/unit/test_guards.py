@@ -84,6 +84,7 @@ def test_copies_are_found_by_their_letters():
     assert is_copy("It has to be done.", "it has to be done!")
     assert not is_copy("It has to be done.", "it had to be done!")
     assert not is_copy("Elite League: Dundee Stars 5-3", "Elite League: Dundee Stars 5-3")
+    assert not is_copy("Windows 3rd Edition Manual", "Windows 3rd Edition Manual")
     assert not is_copy("hello world", "hello world")  # ten letters
     assert check(ENGLISH, ENGLISH, languages=("en", "en")).copied is False
 

@@ -410,7 +410,8 @@ def test_sample_writes_texts_of_every_prompt(runs, tmp_path, capsys):
     texts = model.sample(PROMPTS, language="de", count=2, seed=3)
     assert output.read_text(encoding="utf-8").splitlines() == texts
     capsys.readouterr()
-    command("sample", *flags, "--format=jsonl", "--gin.Decode.temperature=0.05")
+    cold = write(tmp_path / "cold.gin", ["Decode.temperature = 0.05"])
+    command("sample", *flags, "--format=jsonl", f"--gin_file={cold}")
     printed = capsys.readouterr()
     (expected,) = model.continuations(language="de", seed=3, temperature=0.05)
     assert json.loads(printed.out) == {
