@@ -33,12 +33,13 @@ from mnmt_jax.commands.common_flags import (
     add_gin_flags,
     add_note,
     add_step,
+    amount,
     import_modules,
     parse_command_line,
     positive_int,
     seed_value,
 )
-from mnmt_jax.commands.corpus_flags import add_user_file_flags, check_limit, refuse_flags
+from mnmt_jax.commands.corpus_flags import add_user_file_flags, refuse_flags
 from mnmt_jax.commands.direction_flags import parse_directions, to_corpus_codes
 from mnmt_jax.errors import UserError, docs_page
 
@@ -63,7 +64,7 @@ _OWN_FLAGS = {
     "common_to": _OF_SENTENCES,
     "task": _OF_SENTENCES,
     "input": ("attribution", "attention", "alignment"),
-    "trained_on": ("probe",),
+    "probe_split": ("probe",),
     "classifier": ("probe",),
     "updates": ("probe",),
     "min_count": ("probe",),
@@ -96,6 +97,7 @@ def make_parser() -> CommandParser:
         "--run",
         required=True,
         action="append",
+        metavar="RUN",
         help="directory of a trained or imported model; repeatable for probe and svcca",
     )
     parser.add_argument(
@@ -137,7 +139,7 @@ def _add_sentence_flags(parser: CommandParser) -> None:
     )
     group.add_argument(
         "--limit",
-        type=int,
+        type=amount,
         help="sentences per direction; 0: all; default: "
         + ", ".join(f"{limit} for {kind}" for kind, limit in _LIMITS.items() if limit)
         + "; 0 for the others",
@@ -198,7 +200,7 @@ def _add_state_flags(parser: CommandParser) -> None:
     """Add the flags of the kinds that analyse hidden states."""
     group = parser.add_argument_group("hidden states")
     group.add_argument(
-        "--trained_on",
+        "--probe_split",
         choices=("validation", "test"),
         help="probe: split with the training sentences, of which a tenth is held out; 'test' tests "
         "on the held-out tenth; default: validation, tested on the test split",
@@ -288,7 +290,6 @@ def _check_flags(flags: argparse.Namespace) -> None:
     check_directions(flags.directions)
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
-    check_limit(flags.limit)
     names = [name for name, kinds in _OWN_FLAGS.items() if flags.kind in kinds]
     settings = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
     flags.settings = {name: value for name, value in settings.items() if value is not None}

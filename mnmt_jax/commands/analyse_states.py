@@ -158,7 +158,7 @@ def _probe(
     from mnmt_jax.analysis.probe_results import ProbedModel, run_probes
 
     flags.directions = flags.directions or "zero_shot"
-    learned_from = flags.trained_on or _VALIDATION
+    learned_from = flags.probe_split or _VALIDATION
     tested_on = TEST if learned_from == _VALIDATION else "held out"
     first_facts: dict[str, Any] = {}
     first_sentences: dict[str, list[ForcedSentences]] = {}
@@ -213,7 +213,7 @@ def _probed_sentences(
         UserError: if the training split has no sentences, has only a single text of which to hold
             out a part, or contains all test texts.
     """
-    remedy = "--trained_on=test tests on a tenth of the test split instead"
+    remedy = "--probe_split=test tests on a tenth of the test split instead"
     try:
         sentences = {learned_from: forced_sentences(flags, translator, learned_from)}
     except UserError as error:
@@ -229,7 +229,7 @@ def _probed_sentences(
             )
     elif len(source_texts(sentences[TEST])) < 2:
         raise UserError(
-            f"--trained_on=test: task '{flags.task}' has a single text, and none is left to test "
+            f"--probe_split=test: task '{flags.task}' has a single text, and none is left to test "
             "on; raise --limit, or name more directions"
         )
     return sentences

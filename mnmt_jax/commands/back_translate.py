@@ -14,6 +14,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
     positive_int,
+    seed_value,
     split_list,
 )
 from mnmt_jax.commands.pass_through import (
@@ -67,7 +68,9 @@ def make_parser() -> PassThroughParser:
         help="languages to translate into; for each sentence one other than its own is drawn; "
         "default: --languages without en",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed; default: 1")
+    parser.add_argument(
+        "--seed", type=seed_value, default=1, metavar="N", help="random seed; default: 1"
+    )
     parser.add_argument(
         "--beam_size",
         type=positive_int,

@@ -17,6 +17,7 @@ from mnmt_jax.commands.common_flags import (
     add_module_import,
     import_modules,
     positive_int,
+    seed_value,
 )
 from mnmt_jax.commands.context_flags import add_context, parse_contexts
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
@@ -132,7 +133,7 @@ def make_parser() -> CommandParser:
         "fractions contain smaller ones; validation and vocabulary training use all text",
     )
     parser.add_argument(
-        "--share_seed", type=int, metavar="N", help="random seed of --share; default: 0"
+        "--share_seed", type=seed_value, metavar="N", help="random seed of --share; default: 0"
     )
     parser.add_argument(
         "--auxiliary",

@@ -164,21 +164,16 @@ def positive_int(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: if it is not from 1 to `MOST`.
     """
-    if not text.isdecimal() or not text.strip("0"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
-    if len(text) > len(str(MOST)) or int(text) > MOST:
-        raise argparse.ArgumentTypeError(f"{text} must be at most {MOST}")
-    return int(text)
+    return _whole_number(text, 1, MOST)
 
 
-def check_amount(amount: int, flag: str) -> None:
-    """Check a number of sentences.
+def amount(text: str) -> int:
+    """Parse the value of a flag as a number of sentences.
 
     Raises:
-        UserError: if it is below 0 or above `MOST`.
+        argparse.ArgumentTypeError: if it is not from 0 to `MOST`.
     """
-    if not 0 <= amount <= MOST:
-        raise UserError(f"{flag}={amount} must be from 0 to {MOST}")
+    return _whole_number(text, 0, MOST)
 
 
 def checkpoint_step(text: str) -> int | str:
@@ -192,9 +187,17 @@ def seed_value(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: if it is not from 0 to 2**32 - 1.
     """
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 0 to {2**32 - 1}")
-    return int(text)
+    return _whole_number(text, 0, 2**32 - 1)
+
+
+def _whole_number(text: str, least: int, most: int) -> int:
+    # Python does not read a number of thousands of digits.
+    number = int(text) if text.isdecimal() and len(text) < 100 else -1
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(
+            f"{text[:20]!r} must be a whole number from {least} to {most}"
+        )
+    return number
 
 
 def add_note(parser: argparse.ArgumentParser) -> None:

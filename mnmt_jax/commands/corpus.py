@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from mnmt_jax.commands.common_flags import CommandParser, check_amount
+from mnmt_jax.commands.common_flags import CommandParser, amount, seed_value
+
+_LINES = {"train": 10_000, "validation": 500, "test": 1000}  # by split, by default
 
 
 def make_parser() -> CommandParser:
@@ -25,14 +27,13 @@ def make_parser() -> CommandParser:
         help="parallel: one file SPLIT.LANGUAGE per split and language; tsv: one SPLIT.tsv per "
         "split with a column per language; default: parallel",
     )
+    for split, lines in _LINES.items():
+        parser.add_argument(
+            f"--{split}", type=amount, default=lines, metavar="N", help=f"lines; default: {lines}"
+        )
     parser.add_argument(
-        "--train", type=int, default=10_000, metavar="N", help="lines; default: 10000"
+        "--seed", type=seed_value, default=0, metavar="N", help="random seed; default: 0"
     )
-    parser.add_argument(
-        "--validation", type=int, default=500, metavar="N", help="lines; default: 500"
-    )
-    parser.add_argument("--test", type=int, default=1000, metavar="N", help="lines; default: 1000")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed; default: 0")
     parser.add_argument(
         "--inventory",
         default="small",
@@ -58,9 +59,7 @@ def main() -> None:
         arguments.seed,
         inventory=arguments.inventory,
     )
-    sizes = {split: getattr(arguments, split) for split in ("train", "validation", "test")}
-    for split, size in sizes.items():
-        check_amount(size, f"--{split}")
+    sizes = {split: getattr(arguments, split) for split in _LINES}
     print(f"writing {arguments.output}", file=sys.stderr)
     files = export_cldr(
         corpus,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands import bridge_flags
-from mnmt_jax.commands.common_flags import check_amount, import_modules, list_of, split_list
+from mnmt_jax.commands.common_flags import import_modules, list_of, split_list
 from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
@@ -117,17 +117,6 @@ def add_user_file_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for user files as a separate group."""
     files = parser.add_argument_group("files of your own")
     add_corpus_file_flags(files, files.add_mutually_exclusive_group())
-
-
-def check_limit(limit: int) -> None:
-    """Check a limit of sentences per direction.
-
-    Raises:
-        UserError: if it is below 0 or too large.
-    """
-    if limit < 0:
-        raise UserError(f"--limit={limit} must be positive, or 0 for all sentences")
-    check_amount(limit, "--limit")
 
 
 def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], context: str) -> None:

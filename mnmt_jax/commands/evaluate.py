@@ -19,6 +19,7 @@ from mnmt_jax.commands.common_flags import (
     add_note,
     add_pivot,
     add_step,
+    amount,
     import_modules,
     parse_command_line,
 )
@@ -26,7 +27,6 @@ from mnmt_jax.commands.context_flags import add_document_ids, add_trained_contex
 from mnmt_jax.commands.corpus_flags import (
     add_user_file_flags,
     benchmark_corpus,
-    check_limit,
     refuse_flags,
 )
 from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict, to_corpus_codes
@@ -48,7 +48,7 @@ def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     system = parser.add_mutually_exclusive_group(required=True)
-    system.add_argument("--run", help="directory of a trained or imported model")
+    system.add_argument("--run", metavar="RUN", help="directory of a trained or imported model")
     system.add_argument(
         "--hypotheses",
         metavar="FOLDER",
@@ -86,7 +86,7 @@ def make_parser() -> CommandParser:
         "more directions or scores",
     )
     parser.add_argument(
-        "--limit", type=int, default=0, help="sentences per direction; default: 0, all"
+        "--limit", type=amount, default=0, help="sentences per direction; default: 0, all"
     )
     add_beam_size(parser)
     add_trained_context(parser)
@@ -130,14 +130,14 @@ def _add_score_flags(parser: CommandParser) -> None:
     scores.add_argument(
         "--lid",
         default="lid.176",
-        metavar="DETECTOR",
+        metavar="NAME|FILE",
         help="language detector of the off-target ratio: lid.176 (bundled, compressed), langdetect "
         "(seed 0; needs the extra paper-metrics) or the path of fastText's lid.176.bin, GlotLID or "
         "OpenLID; default: lid.176",
     )
     scores.add_argument(
         "--lid_model",
-        metavar="DETECTOR",
+        metavar="NAME|FILE",
         help="second detector as --lid, for another off-target ratio in the quality flags",
     )
     for name, model in COMET_MODELS.items():
@@ -162,7 +162,6 @@ def _add_score_flags(parser: CommandParser) -> None:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    check_limit(flags.limit)
     if flags.bert_score_english and not flags.bert_score:
         raise UserError("--bert_score_english needs --bert_score, the folder of its models")
     if flags.document_ids and flags.context is None:

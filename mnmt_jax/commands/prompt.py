@@ -13,8 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.common_flags import CommandParser, add_module_import, import_modules
-from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus, check_limit
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    add_module_import,
+    amount,
+    import_modules,
+)
+from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
 from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.commands.text_files import format_record
 from mnmt_jax.errors import UserError, join_names, pluralize, say
@@ -41,7 +46,7 @@ def make_parser() -> CommandParser:
         "--directions", metavar="WHICH", help=f"{FORMS}; default: all directions of the task"
     )
     parser.add_argument(
-        "--limit", type=int, default=0, help="sentences per direction; default: 0, all"
+        "--limit", type=amount, default=0, help="sentences per direction; default: 0, all"
     )
     parser.add_argument(
         "--paper", metavar="PAPER", help=f"paper whose prompt is used; default: {_PAPER}"
@@ -61,7 +66,6 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
-    check_limit(flags.limit)
     if flags.paper is not None and flags.template is not None:
         raise UserError("--template replaces the prompt of --paper; leave one of them out")
     template = flags.template

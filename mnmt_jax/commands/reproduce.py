@@ -59,7 +59,7 @@ def make_parser() -> PassThroughParser:
         help="tiny: every step with tiny models on made text, in minutes; default: full",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print steps, cost and commands; run nothing"
+        "--dry_run", action="store_true", help="print steps, cost and commands; run nothing"
     )
     parser.add_argument(
         "--cores", type=positive_int, default=1, metavar="N", help="steps at a time; default: 1"

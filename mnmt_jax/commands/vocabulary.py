@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
-from mnmt_jax.commands.common_flags import CommandParser, list_of, positive_int, split_list
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    list_of,
+    positive_int,
+    seed_value,
+    split_list,
+)
 from mnmt_jax.commands.context_flags import add_separator
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.errors import UserError, join_names, warn
@@ -37,7 +43,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     ),
     "sentences": (positive_int, "maximum number of sampled sentences; default: 1000000"),
     "temperature": (float, "sampling temperature over languages; default: 5"),
-    "seed": (int, "random seed of the sample; default: 0"),
+    "seed": (seed_value, "random seed of the sample; default: 0"),
 }
 TRAINING_FLAGS = (*_OPTIONS, "model_type")
 """Flags of each training of a SentencePiece model."""

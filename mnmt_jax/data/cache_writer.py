@@ -354,10 +354,10 @@ def check_output_directory(
         check_writable(directory, flag)
         return
     if not (directory / mark).is_file():
-        raise UserError(f"{directory}: exists and is not {kind}; choose another directory")
+        raise UserError(f"{directory}: already exists and is not {kind}; choose another {flag}")
     if not overwrite:
         remedy = "" if overwrite is None else " or pass --overwrite"
-        raise UserError(f"{directory}: exists; choose another directory{remedy}")
+        raise UserError(f"{directory}: already exists; choose another {flag}{remedy}")
 
 
 def no_examples_error(task: str) -> UserError:

@@ -57,7 +57,9 @@ def export_cldr(
         for name in (name for split_names in names.values() for name in split_names):
             path = os.path.join(directory, name)
             if os.path.exists(path) and not overwrite:
-                raise UserError(f"{path}: exists; choose another --output or pass --overwrite")
+                raise UserError(
+                    f"{path}: already exists; choose another --output or pass --overwrite"
+                )
         for split, split_names in names.items():
             paths = [os.path.join(directory, name) for name in split_names]
             _write_split(corpus, split, sizes[split], paths, is_table=file_format == "tsv")

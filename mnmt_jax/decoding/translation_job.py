@@ -102,9 +102,9 @@ class TranslationJob:
                 raise UserError(f"pivot={pivot!r}: must be a language code")
             pivot = match_code(pivot, pretrained.languages, "--pivot")
         elif pivot_prompt:
-            raise UserError("--pivot_prompt is of translations through a pivot; add --pivot")
+            raise UserError("pivot_prompt is for translations through a pivot; set pivot too")
         if retry_pivot is not None and not retry_off_target:
-            raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
+            raise UserError("retry_pivot is the pivot of retry_off_target; set that too")
         if glossary is not None:
             check_method_for_terms(decode)
         job = cls(pretrained, decode, pivot, glossary, pivot_prompt=pivot_prompt)

@@ -40,7 +40,7 @@ def _check_models(folder: Path, result: RunResult, metrics: Mapping[str, tuple[s
             raise UserError(
                 f"{flag}={path}: {folder} has {SCORE_MODELS[metric].title} by another model; "
                 "choose another --output, or replace the scores there by 'mnmt evaluate "
-                "--overwrite' (--dry-run prints its other flags)"
+                "--overwrite' (--dry_run prints its other flags)"
             )
 
 

@@ -54,7 +54,7 @@ def paper_tables(paper: Paper, root: str) -> str:
 def _commands(table: Table, root: str) -> str:
     name, docs = table.full_name, root.rpartition("/")[0] or "."
     return (
-        f"`mnmt reproduce {name} --dry-run` prints the plan of a table, `mnmt reproduce {name} "
+        f"`mnmt reproduce {name} --dry_run` prints the plan of a table, `mnmt reproduce {name} "
         f"--scale tiny` tries its steps on made text ([options]({docs}/reproduce.md))."
     )
 

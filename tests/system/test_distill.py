@@ -271,7 +271,7 @@ def test_a_run_with_an_equals_sign_is_a_run(tmp_path, monkeypatch):
 
 
 def test_an_existing_cache_is_not_replaced(made, monkeypatch):
-    with pytest.raises(UserError, match="cache: exists; choose another directory$"):
+    with pytest.raises(UserError, match="cache: already exists; choose another --output$"):
         call(monkeypatch, made, made / "cache", teachers=("first",))
 
 

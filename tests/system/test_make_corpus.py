@@ -79,7 +79,7 @@ def test_existing_files_are_kept_unless_overwriting_is_requested(tmp_path):
     (tmp_path / "test.de").write_text("mine\n")
     result = run("--output", tmp_path, "--train", 5)
     assert result.returncode == 2
-    assert "test.de: exists; choose another --output or pass --overwrite" in result.stderr
+    assert "test.de: already exists; choose another --output or pass --overwrite" in result.stderr
     assert contents(tmp_path) == {"test.de": b"mine\n"}
     assert run("--output", tmp_path, "--train", 5, "--overwrite").returncode == 0
     assert contents(tmp_path)["test.de"] != b"mine\n"
@@ -90,7 +90,7 @@ def test_existing_files_are_kept_unless_overwriting_is_requested(tmp_path):
     [
         (("--languages", "en,xx"), "unknown language 'xx'"),
         (("--languages", "en,en"), "'en' is listed twice"),
-        (("--train", "-1"), "--train=-1 must be from 0 to 2147483647"),
+        (("--train", "-1"), "'-1' must be a whole number from 0 to"),
         (("--format", "xml"), "--format"),
         (("--train", "many"), "--train"),
     ],

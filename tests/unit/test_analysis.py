@@ -299,7 +299,7 @@ def test_a_run_without_language_layers_is_an_error(kind, runs, tmp_path):
         ),
         ("states", [TASK, "--step=0,0"], "--step=0,0: analyse states accepts only one checkpoint"),
         ("probe", ["--input=x"], "--input does not apply to analyse probe"),
-        ("probe", [TASK], "--directions=zero_shot: the run does not record .* --trained_on=test"),
+        ("probe", [TASK], "--directions=zero_shot: the run does not record .* --probe_split=test"),
         (
             "probe",
             [TASK, "--layers=3", "--directions=all"],

@@ -149,7 +149,7 @@ def test_only_caches_are_overwritten(tmp_path, cache):
     (tmp_path / "corpus" / "train.en").write_text("one\n")
     (tmp_path / "file").write_text("mine")
     for name in ("corpus", "file"):
-        with pytest.raises(UserError, match=f"{name}: exists and is not a cache; choose another"):
+        with pytest.raises(UserError, match=f"{name}: already exists and is not a cache; choose"):
             write_cache(tmp_path / name, [task()], vocabulary=cache.vocabulary, overwrite=True)
     assert (tmp_path / "corpus" / "train.en").read_text() == "one\n"
     (tmp_path / "empty").mkdir()

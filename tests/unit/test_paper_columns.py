@@ -153,7 +153,7 @@ def test_all_models_of_scores_are_used(tmp_path, monkeypatch, capsys, table):
     """Also those without a column: tables share evaluations, whose scores must not be lost."""
     model = tmp_path / "model"
     model.touch()
-    command = ["mnmt reproduce", table, "--rows=1", "--dry-run", f"--comet={model}"]
+    command = ["mnmt reproduce", table, "--rows=1", "--dry_run", f"--comet={model}"]
     monkeypatch.setattr("sys.argv", [*command, f"--flores200_model={model}"])
     reproduce.main()
     last = capsys.readouterr().out.splitlines()[-1]
@@ -256,7 +256,7 @@ def test_another_model_of_a_score_is_another_step_and_refused(shared, tmp_path):
 
 
 def test_plans_count_finished_steps(tmp_path, monkeypatch, capsys):
-    command = ["mnmt reproduce", "two_stage/table1", "--rows=1", "--dry-run"]
+    command = ["mnmt reproduce", "two_stage/table1", "--rows=1", "--dry_run"]
     monkeypatch.setattr("sys.argv", [*command, f"--output={tmp_path}"])
     reproduce.main()
     assert "are done" not in capsys.readouterr().out
@@ -268,7 +268,7 @@ def test_plans_count_finished_steps(tmp_path, monkeypatch, capsys):
 
 
 def test_missing_models_are_named(tmp_path, monkeypatch):
-    command = ["mnmt reproduce", "two_stage/table1", "--dry-run", f"--comet={tmp_path / 'none'}"]
+    command = ["mnmt reproduce", "two_stage/table1", "--dry_run", f"--comet={tmp_path / 'none'}"]
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(UserError, match=r"--comet=.*none: no such file or folder"):
         reproduce.main()

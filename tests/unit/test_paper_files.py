@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 def test_every_corpus_is_asked_for(monkeypatch, capsys, table, row, folders):
     """The corpus of the evaluation and of the vocabulary too."""
     number = [item.name for item in find_table(table).rows].index(row) + 1
-    monkeypatch.setattr("sys.argv", ["mnmt reproduce", table, f"--rows={number}", "--dry-run"])
+    monkeypatch.setattr("sys.argv", ["mnmt reproduce", table, f"--rows={number}", "--dry_run"])
     reproduce.main()
     lines = [
         line for line in capsys.readouterr().out.splitlines() if line.startswith("data: data/")
@@ -37,7 +37,7 @@ def test_released_models_are_in_the_folder_of_the_corpora(tmp_path, monkeypatch,
     table = find_table("registers/table4")
     number = next(n for n, row in enumerate(table.rows, 1) if "pretrained" in row.facts)
     command = ["mnmt reproduce", "registers/table4", f"--rows={number}", f"--data={tmp_path}"]
-    monkeypatch.setattr("sys.argv", [*command, "--dry-run"])
+    monkeypatch.setattr("sys.argv", [*command, "--dry_run"])
     reproduce.main()
     printed = capsys.readouterr().out
     model = tmp_path / "nllb-200-distilled-600M"

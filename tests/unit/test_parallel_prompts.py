@@ -289,7 +289,7 @@ def test_aligned_lines_have_no_prompt(searched):
 
 
 def test_a_prompt_needs_a_pivot():
-    with pytest.raises(UserError, match="--pivot_prompt is of .* add --pivot"):
+    with pytest.raises(UserError, match="pivot_prompt is for .* set pivot too"):
         TranslationJob.create(made_translator(), pivot_prompt=True)
 
 

@@ -279,7 +279,9 @@ def test_text_is_written_without_a_vocabulary(flags, tmp_path, monkeypatch, caps
     text = (tmp_path / "clean" / "train.de-en.en").read_text(encoding="utf-8")
     assert text == "".join(f"{line}\n" for line in made_text.sentences("en", 30))
     assert f"Text: {tmp_path / 'clean'}, 2 files" in capsys.readouterr().err
-    with pytest.raises(UserError, match="clean: exists; choose another directory or pass --overw"):
+    with pytest.raises(
+        UserError, match="clean: already exists; choose another --text_output or pass"
+    ):
         prepare.main()
     (tmp_path / "other.unfinished").mkdir()
     (tmp_path / "other.unfinished" / "mine").touch()

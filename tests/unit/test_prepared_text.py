@@ -104,7 +104,7 @@ def test_a_preparation_of_text_does_not_continue_as_one_of_a_cache(corpus, vocab
     other = tmp_path / "other"
     other.mkdir()
     (other / "file").write_text("text")
-    with pytest.raises(UserError, match="exists and is not prepared text; choose another"):
+    with pytest.raises(UserError, match="already exists and is not prepared text; choose"):
         run(corpus, vocabulary, other, (), form=TextOutput())
 
 

@@ -362,7 +362,7 @@ def test_a_finished_analysis_of_other_directions_is_kept(tmp_path):
     [
         ("validation", ["x", "y"], ["y"], "^task 't': validation and test sentences are the same"),
         ("validation", ["x", "y"], ["y", "z"], None),
-        ("test", [], ["x", "x"], "^--trained_on=test: task 't' has a single text"),
+        ("test", [], ["x", "x"], "^--probe_split=test: task 't' has a single text"),
         ("test", [], ["x", "y"], None),
     ],
 )
@@ -400,7 +400,7 @@ def test_the_other_split_is_suggested_if_it_helps(there, hint, monkeypatch):
         analyse_states._probed_sentences(
             argparse.Namespace(task="t"), translator, "validation", "test"
         )
-    assert ("--trained_on=test" in str(caught.value)) == hint
+    assert ("--probe_split=test" in str(caught.value)) == hint
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):
         (tmp_path / "new" / "train.en").write_text("first")
 
     monkeypatch.setattr("mnmt_jax.data.cldr_export.os.makedirs", write_first)
-    with pytest.raises(UserError, match=r"train.en: exists; choose another --output"):
+    with pytest.raises(UserError, match=r"train.en: already exists; choose another --output"):
         export_cldr(corpus, str(tmp_path / "new"), file_format="parallel", sizes=sizes)
     assert (tmp_path / "new" / "train.en").read_text() == "first"
 

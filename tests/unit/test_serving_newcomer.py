@@ -62,7 +62,7 @@ def test_without_a_run_the_flag_is_missing():
     [
         ({"PROT": "81"}, "MNMT_SERVE_PROT: no such variable; did you mean 'MNMT_SERVE_PORT'?"),
         ({"QQQQQQQQ": "81"}, "MNMT_SERVE_QQQQQQQQ: no such variable; see mnmt serve --help"),
-        ({"BEAM_SIZE": "x"}, "MNMT_SERVE_BEAM_SIZE: 'x' must be a whole number, at least 1"),
+        ({"BEAM_SIZE": "x"}, "MNMT_SERVE_BEAM_SIZE: 'x' must be a whole number from 1 to"),
     ],
 )
 def test_wrong_variables_are_named(monkeypatch, variables, message):

@@ -231,7 +231,10 @@ def test_scoring_gives_the_score_of_the_search():
         ({"source": "sw", "target": "de"}, "--source=sw: the model has no such language"),
         ({"source": ["en"], "target": "de"}, "line 2 has no language"),
         ({"source": "en", "target": ["de"] * 9}, "more languages than lines are given; give one"),
-        ({"source": "en", "target": "de", "retry_pivot": "en"}, "--retry_pivot is the pivot of"),
+        (
+            {"source": "en", "target": "de", "retry_pivot": "en"},
+            "retry_pivot is the pivot of retry_off",
+        ),
         ({"source": "en", "target": "de", "beam_size": 0}, "beam_size=0 must be a whole number"),
         (
             {"source": "en", "target": "de", "beam_size": "2"},
