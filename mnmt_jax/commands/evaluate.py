@@ -289,7 +289,7 @@ def _open_system(
         raise UserError(f"gin files and bindings do not apply to {context}; leave them out")
     if flags.name is not None and not flags.name.strip():
         raise UserError("--name= is empty; name the system, or leave the flag out")
-    files = HypothesisFiles(Path(flags.hypotheses), flags.limit > 0)
+    files = HypothesisFiles(Path(flags.hypotheses), flags.limit)
     return outside_system(files, flags.name or ""), available
 
 

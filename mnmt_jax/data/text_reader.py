@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from io import FileIO
+from io import BufferedReader, FileIO
 from typing import BinaryIO, Literal, cast
 
 from mnmt_jax.data.encodings import (
@@ -140,7 +140,8 @@ def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Itera
 
     Args:
         source: path of a file, which is read as gzip if its name ends in ".gz" or it has gzip's
-            magic bytes; or an open plain file.
+            magic bytes; or an open file, such as standard input, which is read as gzip if it has
+            the magic bytes and can peek at them.
         max_bytes: maximum length of a line, in bytes of UTF-8; a longer line becomes a flaw.
 
     Raises:
@@ -150,8 +151,11 @@ def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Itera
     if isinstance(source, str):
         with closing(open_bytes(source)) as file:
             yield from _lines(file, source, max_bytes)
-    else:
-        yield from _lines(source, getattr(source, "name", "input"), max_bytes)
+        return
+    name = getattr(source, "name", "input")
+    if isinstance(source, BufferedReader) and _is_gzip(source):
+        source = _decompressed(source)
+    yield from _lines(source, name, max_bytes)
 
 
 def open_bytes(path: str) -> BinaryIO:
@@ -164,10 +168,18 @@ def open_bytes(path: str) -> BinaryIO:
     """
     try:
         file = open(path, "rb")
-        if not path.endswith(".gz") and file.peek(len(_GZIP_MAGIC))[:2] != _GZIP_MAGIC:
+        if not path.endswith(".gz") and not _is_gzip(file):
             return file
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
+    return _decompressed(file)
+
+
+def _is_gzip(file: BufferedReader) -> bool:
+    return file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+
+
+def _decompressed(file: BufferedReader) -> BinaryIO:
     decompressed = gzip.GzipFile(fileobj=file, mode="rb")
     decompressed.myfileobj = cast(FileIO, file)  # closed with it
     return cast(BinaryIO, decompressed)

@@ -48,6 +48,7 @@ from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit, 
 from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.utilities import get_utility
+from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.errors import UserError, nan_output_error
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -250,7 +251,7 @@ def score_lines(
     """
     check_decode(inference_model, decode, {})
     pairs = _encode_pairs(inference_model, lines, references)
-    check_lengths_fit_bucket(lines, pairs.sizes, decode)
+    _check_pairs_fit_bucket(inference_model, lines, pairs, decode)
     scores = _score_pairs(inference_model, lines, pairs, decode)
     return [scores[i] for i in range(len(lines))]
 
@@ -269,11 +270,17 @@ def _fitting_scores(
 
 
 class _EncodedPairs(NamedTuple):
-    """Pieces of lines and of their references, and the lengths of their longer sides in a row."""
+    """Pieces of lines and of their references, and the number of tags and eos added to each."""
 
     sources: Sequence[list[int]]
     targets: Sequence[list[int]]
-    sizes: Sequence[int]
+    extra: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """Lengths of the longer sides in a row."""
+        sides = zip(self.sources, self.targets, strict=True)
+        return [max(map(len, pair)) + self.extra for pair in sides]
 
 
 def _encode_pairs(
@@ -283,8 +290,7 @@ def _encode_pairs(
     sources = encode([line.text for line in lines], [line.source_lang for line in lines])
     targets = encode(references, [line.target_lang for line in lines])
     extra = max(instruction.source_extra, instruction.target_extra)
-    sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
-    return _EncodedPairs(sources, targets, sizes)
+    return _EncodedPairs(sources, targets, extra)
 
 
 def _score_pairs(
@@ -328,13 +334,27 @@ def _score_pairs(
     return {i: Score(float(sums[i]), len(targets[i]) + 1) for i in fitting}
 
 
-def check_lengths_fit_bucket(lines: Sequence[Line], sizes: Sequence[int], decode: Decode) -> None:
+def _check_pairs_fit_bucket(
+    inference_model: InferenceModel, lines: Sequence[Line], pairs: _EncodedPairs, decode: Decode
+) -> None:
+    if SOURCE not in inference_model.model.layout.embedded_roles():
+        check_lengths_fit_bucket(lines, pairs.sizes, decode)
+        return
+    for text, side in (("source", pairs.sources), ("reference", pairs.targets)):
+        sizes = [len(pieces) + pairs.extra for pieces in side]
+        check_lengths_fit_bucket(lines, sizes, decode, f" of the {text}")
+
+
+def check_lengths_fit_bucket(
+    lines: Sequence[Line], sizes: Sequence[int], decode: Decode, text: str = ""
+) -> None:
     """Check that lines that must not be truncated fit the largest bucket.
 
     Args:
         lines: lines, named in errors.
         sizes: tokens of each line, with tags and eos.
         decode: settings with the buckets.
+        text: text that the lines are of, in errors, e.g. " of the source".
 
     Raises:
         UserError: otherwise.
@@ -342,8 +362,9 @@ def check_lengths_fit_bucket(lines: Sequence[Line], sizes: Sequence[int], decode
     for line, size in zip(lines, sizes, strict=True):
         if size > max(decode.buckets):
             raise UserError(
-                f"line {line.number + 1} needs {size} tokens, the largest of Decode.buckets is "
-                f"{max(decode.buckets)}; add a larger bucket to --gin.Decode.buckets"
+                f"line {line.number + 1}{text} needs {size} tokens, the largest of "
+                f"Decode.buckets is {max(decode.buckets)}; add a larger bucket to "
+                "--gin.Decode.buckets"
             )
 
 

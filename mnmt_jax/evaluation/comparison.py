@@ -16,6 +16,7 @@ from mnmt_jax.evaluation.result import (
     DirectionResult,
     Metric,
     RunResult,
+    TestSentence,
     is_undefined,
     name_detectors,
 )
@@ -177,11 +178,9 @@ def common_groups(results: Sequence[RunResult]) -> set[str]:
     }
 
 
-def common_samples(results: Sequence[RunResult]) -> set[tuple[Direction, int]]:
-    """Return direction and index of the sample sentences that all evaluations have."""
-    return set.intersection(
-        *({(sample.direction, sample.index) for sample in result.samples} for result in results)
-    )
+def common_samples(results: Sequence[RunResult]) -> set[TestSentence]:
+    """Return the sample sentences that all evaluations translated, with the same reference."""
+    return set.intersection(*({sample.sentence for sample in result.samples} for result in results))
 
 
 def comparison_notes(results: Sequence[RunResult]) -> list[str]:

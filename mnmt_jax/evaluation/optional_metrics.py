@@ -84,7 +84,10 @@ class OptionalMetrics:
         self._paper: PaperScorer | None = None
         if selection.paper:
             if vocabulary is None:
-                raise UserError("--paper_compatible needs the model's vocabulary")
+                raise UserError(
+                    f"--paper_compatible={selection.paper}: its procedure uses the vocabulary of a "
+                    "model; evaluate a --run, or leave the flag out"
+                )
             procedure = choose_procedure(selection.paper, languages)
             self._paper = PaperScorer(procedure, vocabulary, self._tokenizer)
         own_models = self._paper is None or self._paper.procedure.language_specific_bert_models

@@ -30,11 +30,11 @@ class HypothesisFiles:
 
     Attributes:
         folder: their folder.
-        limited: whether only the first sentences of each direction are scored.
+        limit: number of sentences per direction that are scored; 0 means all.
     """
 
     folder: Path
-    limited: bool = False
+    limit: int = 0
 
     def check(self, directions: Sequence[Direction]) -> None:
         """Check that each direction has a file.
@@ -72,8 +72,7 @@ class HypothesisFiles:
                 )
                 raise UserError(f"{path}:{number}: {line.detail}; replace the line{recode}")
             lines.append(line.strip())
-        if self.limited:
-            lines = lines[: len(sources)]
+        lines = lines[: self.limit or None]
         if len(lines) != len(sources):
             shorter = f", or give --limit={len(lines)}" if 0 < len(lines) < len(sources) else ""
             raise UserError(

@@ -22,7 +22,14 @@ from mnmt_jax.evaluation.language_normalization import normalized_section
 from mnmt_jax.evaluation.metric_heatmaps import metric_heatmaps
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.quality_flags import quality_section
-from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
+from mnmt_jax.evaluation.result import (
+    Metric,
+    RunResult,
+    Sample,
+    TestSentence,
+    languages_of,
+    titled_metrics,
+)
 from mnmt_jax.evaluation.result_labels import decoding_label, model_label, step_label
 from mnmt_jax.evaluation.result_tables import (
     average_rows,
@@ -409,14 +416,12 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
         by_direction.setdefault(sample.direction, []).append(sample)
     reference = training_reference(runs)
     supervised = reference.supervised if reference else None
-    common = {direction for direction, _ in common_samples(runs)}
+    common = {direction for direction, *_ in common_samples(runs)}
     ordered = sorted(
         by_direction,
         key=lambda pair: (pair not in common, supervised is not None and pair in supervised),
     )
-    samples_by_run = [
-        {(sample.direction, sample.index): sample for sample in run.samples} for run in runs
-    ]
+    samples_by_run = [{sample.sentence: sample for sample in run.samples} for run in runs]
     blocks = []
     for position, pair in enumerate(ordered):
         names = f"{language_name(pair[0])} → {language_name(pair[1])}"
@@ -433,15 +438,15 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
 def _sample_card(
     sample: Sample,
     runs: Sequence[RunResult],
-    samples_by_run: Sequence[Mapping[tuple[tuple[str, str], int], Sample]],
+    samples_by_run: Sequence[Mapping[TestSentence, Sample]],
 ) -> Html:
     cells = [
         _cell(tag("span", "source", class_="key"), text_in(sample.source, sample.source_text)),
         _cell(tag("span", "reference", class_="key"), text_in(sample.target, sample.reference)),
     ]
     for number, run in enumerate(runs):
-        run_sample = samples_by_run[number].get((sample.direction, sample.index))
-        if run_sample is not None and run_sample.reference == sample.reference:
+        run_sample = samples_by_run[number].get(sample.sentence)
+        if run_sample is not None:
             label = run_name(run.name, number, extra="key")
             hypothesis = text_in(run_sample.detected or run_sample.target, run_sample.hypothesis)
             cells.append(_cell(label, hypothesis, _status_mark(run_sample)))

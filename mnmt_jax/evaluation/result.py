@@ -18,6 +18,9 @@ from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.language_detectors import LID176, detector_titles
 
+TestSentence = tuple[Direction, int, str, str]
+"""Direction, number in the test set, source and reference of a sentence."""
+
 FORMAT = 1
 
 Curve = tuple[tuple[float, float], ...]
@@ -199,6 +202,11 @@ class Sample:
     def direction(self) -> Direction:
         """Source and target."""
         return self.source, self.target
+
+    @property
+    def sentence(self) -> TestSentence:
+        """What was translated: direction, index, source and reference."""
+        return self.direction, self.index, self.source_text, self.reference
 
 
 @dataclass(frozen=True)

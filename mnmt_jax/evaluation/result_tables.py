@@ -184,7 +184,7 @@ def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
     zero_shot = [item for item in results[0].samples if item.direction not in trained]
     candidates = zero_shot or results[0].samples
     common = common_samples(results)
-    shared = [item for item in candidates if (item.direction, item.index) in common]
+    shared = [item for item in candidates if item.sentence in common]
     samples = _select_samples(shared or candidates, count)
     title = "Translations"
     if reference and zero_shot:
@@ -201,7 +201,7 @@ def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
         ]
         for result in results:
             for output in result.samples:
-                if (output.direction, output.index) == (sample.direction, sample.index):
+                if output.sentence == sample.sentence:
                     lines.append(
                         f"  {result.name:{width}}  {output.hypothesis}  [{sample_status(output)}]"
                     )

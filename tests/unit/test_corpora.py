@@ -64,6 +64,8 @@ def test_corpora_and_translator_read_text_alike(tmp_path):
         path = str(tmp_path / name)
         (tmp_path / name).write_bytes(content)
         assert list(read_lines(path, 100)) == list(input_lines(path)) == expected
+        with open(path, "rb") as file:  # as standard input
+            assert list(read_lines(file)) == expected
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfOne.\nTw\xff\n")
     [good, flaw] = read_lines(str(tmp_path / "a"))
     assert good == "One." and flaw.reason == "bad_utf8"

@@ -154,6 +154,11 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
     with pytest.raises(UserError, match="source span has 12"):
         score_lines(inference_model, lines[1:], ["x"], wider)
     score_lines(inference_model, lines[1:], ["x"], longer)
+    narrow = dataclasses.replace(longer, buckets=(6,))
+    for text, source, reference in (("source", "x" * 9, "x"), ("reference", "x", "x" * 9)):
+        short = [dataclasses.replace(lines[1], text=source)]
+        with pytest.raises(UserError, match=f"^line 2 of the {text} needs .* tokens"):
+            score_lines(inference_model, short, [reference], narrow)
 
 
 def test_a_cache_longer_than_the_rows_is_refused():

@@ -115,10 +115,12 @@ def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
         files.check([*PAIRS, ("en", "de")])
     with pytest.raises(UserError, match=r"de-fr.txt: has 12 lines for 11 test .*; write.*none$"):
         files.translate(["a"] * 11, PAIRS[0])
-    for limited in (False, True):
+    for limit in (0, 13):
         with pytest.raises(UserError, match="12 lines for 13 .* none, or give --limit=12$"):
-            HypothesisFiles(folder, limited).translate(["a"] * 13, PAIRS[0])
-    assert len(HypothesisFiles(folder, limited=True).translate(["a"] * 11, PAIRS[0])) == 11
+            HypothesisFiles(folder, limit).translate(["a"] * 13, PAIRS[0])
+    assert len(HypothesisFiles(folder, limit=11).translate(["a"] * 11, PAIRS[0])) == 11
+    with pytest.raises(UserError, match=r"has 12 lines for 11 test sentences"):
+        HypothesisFiles(folder, limit=100).translate(["a"] * 11, PAIRS[0])
     (folder / "de-fr.txt").write_bytes(b"eins\n\xff\xfe\n")
     with pytest.raises(UserError, match=r"de-fr.txt:2: .*replace the line"):
         files.translate(["a"] * 2, PAIRS[0])

@@ -445,6 +445,19 @@ def test_samples_are_of_sentences_that_all_systems_translated():
     assert cards.index("French → German") < cards.index("German → French")
 
 
+def test_samples_of_other_sentences_are_not_shown_together():
+    """A test set in another order has other sentences under the same numbers."""
+    run = made_result("run", ("en", "de"), seed=1)
+    for changes in ({"source_text": "other"}, {"reference": "other"}):
+        samples = tuple(dataclasses.replace(sample, **changes) for sample in run.samples)
+        other = dataclasses.replace(run, name="reordered", samples=samples)
+        blocks = sample_lines([run, other], 3).split("\n\n")[1:]
+        assert len(blocks) == 3 and not any("reordered" in block for block in blocks)
+        page = report_page([run, other])
+        cards = page[page.index("Sample translations") :].partition("</section>")[0]
+        assert run.samples[0].hypothesis in cards and "reordered" not in cards
+
+
 @pytest.mark.parametrize("value", [-0.0004, -0.0, 0.0])
 def test_zero_has_no_sign(value):
     assert format_score(value) == "0.0" and format_percent(value) == "0"
