@@ -66,7 +66,7 @@ class PretrainedModel:
         self.contexts = tuple(contexts)
         weights = config.decode.weights
         model, rounded = _with_precision(config.model, params, weights, vocabulary.size)
-        self.check_layout(model.layout)
+        self.check_layout(model.layout, str(run or ""))
         instruction = get_instruction(config.data.instruction)
         if members:
             others = [_with_precision(*member, weights, vocabulary.size) for member in members]
@@ -151,8 +151,12 @@ class PretrainedModel:
         return models[0]
 
     @staticmethod
-    def check_layout(layout: Layout) -> None:
+    def check_layout(layout: Layout, run: str = "") -> None:
         """Check that a layout supports the uses of this class.
+
+        Args:
+            layout: layout of the model.
+            run: path of its run, for the error; empty if it has none.
 
         Raises:
             UserError: otherwise.

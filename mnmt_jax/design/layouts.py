@@ -108,16 +108,21 @@ def translates(layout: Layout) -> bool:
     return layout.name not in LANGUAGE_MODELS
 
 
-def check_translates(layout: Layout) -> None:
+def check_translates(layout: Layout, run: str = "") -> None:
     """Check that a model translates.
+
+    Args:
+        layout: layout of the model.
+        run: path of its run, for the error; empty if it has none.
 
     Raises:
         UserError: if it is a language model.
     """
     if not translates(layout):
         raise UserError(
-            f"Model.layout='{layout.name}' is a language model and does not translate; "
-            f"{_uses(layout)}, graft it ({docs_page('graft.md')}), or name a run of a translator"
+            f"{_prefix(run)}Model.layout='{layout.name}' is a language model and does not "
+            f"translate; {_uses(layout)}, graft it ({docs_page('graft.md')}), or name a run of a "
+            "translator"
         )
 
 
@@ -138,17 +143,21 @@ def check_method_translates(name: str, layout: Layout) -> None:
         )
 
 
-def check_language_model(layout: Layout) -> None:
+def check_language_model(layout: Layout, run: str = "") -> None:
     """Check that a model is a language model.
+
+    Args:
+        layout: layout of the model.
+        run: path of its run, for the error; empty if it has none.
 
     Raises:
         UserError: if it translates.
     """
     if translates(layout):
         raise UserError(
-            f"Model.layout='{layout.name}' translates and is no language model; translate with "
-            "'mnmt translate --source --target', score with 'mnmt score --source --target "
-            f"--reference', or name a run with one of {', '.join(LANGUAGE_MODELS)}"
+            f"{_prefix(run)}Model.layout='{layout.name}' translates and is no language model; "
+            "translate with 'mnmt translate --source --target', score with 'mnmt score --source "
+            f"--target --reference', or name a run with one of {', '.join(LANGUAGE_MODELS)}"
         )
 
 
@@ -163,6 +172,10 @@ def check_continues(layout: Layout) -> None:
             f"Model.layout='{layout.name}' fills masks and cannot continue text; {_uses(layout)}, "
             "or name a run of 'causal_lm'"
         )
+
+
+def _prefix(run: str) -> str:
+    return f"{run}: " if run else ""
 
 
 def _uses(layout: Layout) -> str:

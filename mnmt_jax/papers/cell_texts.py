@@ -53,7 +53,7 @@ def interval_kind(cell: Cell | None) -> str:
 
 def format_number(value: float, sign: str = "", *, decimals: int = _LEAST_DECIMALS) -> str:
     """Return a score with decimals, or a count without."""
-    return f"{value:{sign},.0f}" if abs(value) >= _LEAST_COUNT else f"{value:{sign},.{decimals}f}"
+    return f"{value:{sign}z,.{0 if abs(value) >= _LEAST_COUNT else decimals}f}"
 
 
 def _decimals(cell: Cell) -> int:

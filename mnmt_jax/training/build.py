@@ -12,12 +12,12 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.chunk_plan import ProcessRows
-from mnmt_jax.data.converter import BatchExtras, segments_from_rows
+from mnmt_jax.data.converter import BatchExtras, Converter, segments_from_rows
 from mnmt_jax.data.input_pipeline import TRAIN, Pipeline
-from mnmt_jax.design.layouts import check_tasks, get_layout
+from mnmt_jax.design.layouts import SOURCE, TARGET, check_tasks, get_layout
 from mnmt_jax.distributed.processes import check_same_on_all
 from mnmt_jax.distributed.sharding import (
     batch_shards,
@@ -27,6 +27,7 @@ from mnmt_jax.distributed.sharding import (
     replicated,
 )
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.learned_positions import check_lengths
 from mnmt_jax.training.averages import optimizer_average
 from mnmt_jax.training.epochs import convert_epochs, describe_epochs
 from mnmt_jax.training.learner import Learner, batch_loss
@@ -118,6 +119,7 @@ def build(config: Config) -> TrainingSetup:
     mesh = make_mesh(config.mesh)
     learner = Learner.from_config(config, cache.vocabulary.size, mesh)
     pipeline = _make_pipeline(config, cache, learner, mesh)
+    _check_view_lengths(pipeline.converter, config.model)
     if config.train.steps:
         pipeline.check_fits()
     check_same_on_all("the data", f"{pipeline.fingerprint()} {pipeline.dropped_summary()}")
@@ -218,6 +220,19 @@ def _make_pipeline(
         seed=config.train.seed,
         process_rows=process_rows,
     )
+
+
+def _check_view_lengths(converter: Converter, model: Model) -> None:
+    """Check that targets that objectives read as sources have positions.
+
+    Raises:
+        UserError: if they are longer than the table of learned positions.
+    """
+    for view in converter.views:
+        if view.side == TARGET:
+            source_length = converter.view_lengths(view, converter.lengths).source
+            settings = "Data.target_length or Data.max_segments"
+            check_lengths(model, {SOURCE: source_length}, settings)
 
 
 def _check_row_groups(config: Config, process_rows: ProcessRows) -> None:

@@ -17,6 +17,7 @@ from mnmt_jax.decoding.translate_lines import score_lines, translate_lines
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.context import Context, PositionInfo
 from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.model.network import build_model
@@ -130,6 +131,19 @@ def test_a_training_with_too_few_rows_is_refused(tmp_path):
     config = make_config(cache, model={"positions": ("learned", 15)})
     with pytest.raises(UserError, match="span has 16 positions; .* Data.source_length"):
         train(config, tmp_path / "run")
+
+
+def test_a_view_longer_than_the_rows_is_refused(tmp_path):
+    """Its length follows from the targets, which it reads as sources."""
+    config = make_config(
+        make_cache(tmp_path / "cache"),
+        model={"positions": ("learned", 16)},
+        data={"source_length": 8},
+        train={"methods": (InstruCL(1),)},
+    )
+    with pytest.raises(UserError, match="lower Data.target_length or Data.max_segments$"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_decode_limit_longer_than_the_rows_is_refused():

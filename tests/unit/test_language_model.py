@@ -309,6 +309,8 @@ def test_translators_and_language_models_are_not_interchangeable():
     translator, model = made_translator(), made_language_model()
     with pytest.raises(UserError, match=r"'register' translates .*'mnmt score --source --target"):
         LanguageModel(translator.config, vocabulary(), translator.inference_model.params)
+    with pytest.raises(UserError, match="^runs/lm: Model.layout='causal_lm' is a language model"):
+        Translator(model.config, vocabulary(), model.inference_model.params, run="runs/lm")
     with pytest.raises(UserError, match=r"'mnmt score --language', .*'mnmt sample --language'"):
         Translator(model.config, vocabulary(), model.inference_model.params)
     masked = made_language_model("masked_lm")
