@@ -135,12 +135,13 @@ def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[
             "--distributed, --coordinator_address: not needed with --output; give only "
             "--num_processes and --process_id"
         )
-    share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
+    work_shard = work_shard_of(flags)
+    runner = make_beam_runner(flags, ("num_processes", "process_id"))
     from mnmt_jax.commands.beam_translation import BeamWorkers
 
     rounds = _rounds(flags, gin_files, bindings)
     beam = BeamWorkers(runner, tuple(flags.module_import)) if runner else None
-    cache = rounds.write_cache(Path(flags.output), flags.round or 1, share, beam=beam)
+    cache = rounds.write_cache(Path(flags.output), flags.round or 1, work_shard, beam=beam)
     if cache is None:
         return 0
     trained = cache.tasks_with("train")

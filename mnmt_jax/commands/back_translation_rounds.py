@@ -149,11 +149,11 @@ class BackTranslationRounds:
         pairs = BackTranslatedPairs(self.cache, dataclasses.replace(self.draws, round=number))
         job = self._job(translator)
         output.parent.mkdir(parents=True, exist_ok=True)
-        made_by = job.provenance() | pairs.facts()
+        provenance = job.provenance() | pairs.facts()
         partial = (
-            self._on_beam(job, output, made_by, beam)
+            self._on_beam(job, output, provenance, beam)
             if beam
-            else ResumableOutput(str(output), made_by, WINDOW_SIZE, work_shard)
+            else ResumableOutput(str(output), provenance, WINDOW_SIZE, work_shard)
         )
         return write_translated_cache(
             output,
@@ -166,7 +166,7 @@ class BackTranslationRounds:
         )
 
     def _on_beam(
-        self, job: TranslationJob, output: Path, made_by: Mapping[str, Any], beam: BeamWorkers
+        self, job: TranslationJob, output: Path, provenance: Mapping[str, Any], beam: BeamWorkers
     ) -> BeamOutput:
         """Return the output of Beam's workers."""
         files, bindings = self.configuration
@@ -180,7 +180,7 @@ class BackTranslationRounds:
             mesh=Mesh(),
         )
         model.keep(job)
-        return BeamOutput(str(output), made_by, WINDOW_SIZE, model=model, runner=beam.runner)
+        return BeamOutput(str(output), provenance, WINDOW_SIZE, model=model, runner=beam.runner)
 
     def _tasks(
         self, pairs: BackTranslatedPairs, translations: Iterator[str]

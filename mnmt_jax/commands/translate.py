@@ -171,8 +171,9 @@ def main() -> None:
         return
     if flags.overwrite_translations:
         raise UserError("--overwrite_translations is for --document; leave it out for lines")
-    share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
-    _check_sharing(flags, share.processes)
+    work_shard = work_shard_of(flags)
+    runner = make_beam_runner(flags, ("num_processes", "process_id"))
+    _check_sharing(flags, work_shard.processes)
     _check_checks(flags)
     if flags.split_sentences and flags.context is not None:
         raise UserError("--context translates lines of one sentence; leave --split_sentences out")
@@ -180,7 +181,7 @@ def main() -> None:
         raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
     if flags.output:
-        check_output_file(flags.output, flags.input, work_shard=share)
+        check_output_file(flags.output, flags.input, work_shard=work_shard)
     import_modules(flags.module_import)
     from mnmt_jax.commands.resumable_output import ResumableOutput
     from mnmt_jax.decoding.translator import Translator
@@ -199,11 +200,11 @@ def main() -> None:
             name = "source" if flags.pivot == flags.source else "target"
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
     if flags.output and not is_stream(flags.output):
-        made_by = job.provenance() | {"source": flags.source, "target": flags.target}
+        provenance = job.provenance() | {"source": flags.source, "target": flags.target}
         partial = (
-            _on_beam(job, made_by, flags, (runner, gin_files, bindings))
+            _on_beam(job, provenance, flags, (runner, gin_files, bindings))
             if runner
-            else ResumableOutput(flags.output, made_by, job.window_size, share)
+            else ResumableOutput(flags.output, provenance, job.window_size, work_shard)
         )
         events = _translate_to_file(job, lines, partial, flags.output, write)
         if events is None:
@@ -273,7 +274,7 @@ def _check_checks(flags: argparse.Namespace) -> None:
 
 def _on_beam(
     job: TranslationJob,
-    made_by: Mapping[str, Any],
+    provenance: Mapping[str, Any],
     flags: argparse.Namespace,
     settings: tuple[BeamRunner, list[str], list[str]],
 ) -> BeamOutput:
@@ -281,7 +282,7 @@ def _on_beam(
 
     Args:
         job: the loaded model.
-        made_by: everything that translations depend on besides their sources.
+        provenance: everything that translations depend on besides their sources.
         flags: of the command.
         settings: the runner, gin files and bindings.
     """
@@ -302,7 +303,7 @@ def _on_beam(
         lid=flags.lid,
     )
     model.keep(job)
-    return BeamOutput(flags.output, made_by, WINDOW_SIZE, model=model, runner=runner)
+    return BeamOutput(flags.output, provenance, WINDOW_SIZE, model=model, runner=runner)
 
 
 def _translate_to_file(

@@ -123,9 +123,9 @@ class TranslationStore:
 
     Args:
         folder: folder of the files.
-        made_by: provenance: what the translations depend on besides their sources, i.e.
-            parameters, vocabulary, instruction, search. Files of another provenance are removed.
-            The values of `BY_DIRECTION` are compared for the directions that both name.
+        provenance: what the translations depend on besides their sources, i.e. parameters,
+            vocabulary, instruction, search. Files of another provenance are removed. The values of
+            `BY_DIRECTION` are compared for the directions that both name.
 
     Attributes:
         reused: directions whose files were complete.
