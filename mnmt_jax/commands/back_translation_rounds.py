@@ -1,9 +1,9 @@
 """Back-translation rounds: write a cache of real and pseudo pairs, train on it, repeat.
 
-FOLDER/back_translation.json settings of the rounds FOLDER/round_1/cache real pairs, and
-back-translations of their targets by the first run FOLDER/round_1/run trained on this cache,
-starting from the first run FOLDER/round_2/cache real pairs, and back-translations by round_1/run;
-and so on
+FOLDER/back_translation.json   settings of the rounds
+FOLDER/round_1/cache           real pairs, and back-translations of their targets by the first run
+FOLDER/round_1/run             trained on this cache, starting from the first run
+FOLDER/round_2/cache           real pairs, and back-translations by round_1/run; and so on
 
 Processes that train together divide the sentences to translate as in
 `mnmt_jax.distributed.work_shards`; each translates its shard on its own devices.
