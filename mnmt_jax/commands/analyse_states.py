@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.analysis.defaults import MIN_COUNT, PERPLEXITY, PROBE_UPDATES
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
     analysis_facts,
@@ -188,10 +189,10 @@ def _probe(
         vocabulary,
         probe=ProbeSettings(
             hidden=flags.classifier != "linear",
-            updates=flags.updates or ProbeSettings.updates,
+            updates=flags.updates or PROBE_UPDATES,
             seed=flags.seed or 0,
         ),
-        min_count=flags.min_count or 5,
+        min_count=flags.min_count or MIN_COUNT,
         folder=Path(flags.output) / "probes",
     )
     splits = {"learned_from": learned_from, "tested_on": tested_on}
@@ -364,7 +365,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
         _locations(flags, translator, roles),
         ProjectionSettings(
             tokens=flags.points == "tokens",
-            perplexity=float(flags.perplexity or ProjectionSettings.perplexity),
+            perplexity=float(flags.perplexity or PERPLEXITY),
             seed=flags.seed or 0,
         ),
     )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
 
 _SIGNAL_STATUS = 128  # as for `mnmt train`
+_ROUNDS = 4
 
 
 def make_parser() -> PassThroughParser:
@@ -67,13 +68,15 @@ def make_parser() -> PassThroughParser:
         help="languages to translate into; for each sentence one other than its own is drawn; "
         "default: --languages without en",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed; default: 1")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="random seed; default: %(default)s"
+    )
     parser.add_argument(
         "--beam_size",
         type=positive_int,
         default=1,
         metavar="N",
-        help="hypotheses per sentence; default: 1 (greedy search)",
+        help="hypotheses per sentence; default: %(default)s (greedy search)",
     )
     destination = parser.add_mutually_exclusive_group(required=True)
     destination.add_argument(
@@ -91,7 +94,7 @@ def make_parser() -> PassThroughParser:
         "--rounds",
         type=positive_int,
         metavar="N",
-        help="number of rounds, with --workdir; default: 4",
+        help=f"number of rounds, with --workdir; default: {_ROUNDS}",
     )
     add_process_flags(parser)
     add_gin_flags(parser)
@@ -120,7 +123,7 @@ def main() -> int | None:
 
 def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     rounds = _rounds(flags, gin_files, bindings)
-    stopped = rounds.run(Path(flags.workdir), flags.rounds or 4)
+    stopped = rounds.run(Path(flags.workdir), flags.rounds or _ROUNDS)
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 
 

@@ -16,29 +16,36 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
     parser.add_argument(
-        "--languages", default="en,de,fr", metavar="CODES", help="language codes; default: en,de,fr"
+        "--languages",
+        default="en,de,fr",
+        metavar="CODES",
+        help="language codes; default: %(default)s",
     )
     parser.add_argument(
         "--format",
         default="parallel",
         choices=("parallel", "tsv"),
         help="parallel: one file SPLIT.LANGUAGE per split and language; tsv: one SPLIT.tsv per "
-        "split with a column per language; default: parallel",
+        "split with a column per language; default: %(default)s",
     )
     parser.add_argument(
-        "--train", type=int, default=10_000, metavar="N", help="lines; default: 10000"
+        "--train", type=int, default=10_000, metavar="N", help="lines; default: %(default)s"
     )
     parser.add_argument(
-        "--validation", type=int, default=500, metavar="N", help="lines; default: 500"
+        "--validation", type=int, default=500, metavar="N", help="lines; default: %(default)s"
     )
-    parser.add_argument("--test", type=int, default=1000, metavar="N", help="lines; default: 1000")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed; default: 0")
+    parser.add_argument(
+        "--test", type=int, default=1000, metavar="N", help="lines; default: %(default)s"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed; default: %(default)s"
+    )
     parser.add_argument(
         "--inventory",
         default="small",
         choices=("small", "large"),
         help="small: about 60 territories and few phrase types, learnt in minutes; large: all "
-        "names, units and phrase types that the languages share; default: small",
+        "names, units and phrase types that the languages share; default: %(default)s",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     return parser

@@ -41,7 +41,7 @@ def make_parser() -> CommandParser:
         "--directions", metavar="WHICH", help=f"{FORMS}; default: all directions of the task"
     )
     parser.add_argument(
-        "--limit", type=int, default=0, help="sentences per direction; default: 0, all"
+        "--limit", type=int, default=0, help="sentences per direction; default: %(default)s, all"
     )
     parser.add_argument(
         "--paper", metavar="PAPER", help=f"paper whose prompt is used; default: {_PAPER}"

@@ -114,7 +114,7 @@ def _add_file_flags(parser: argparse.ArgumentParser) -> None:
         choices=("error", "drop"),
         default="error",
         help="on an undecodable line or one longer than 1 MiB: stop, or treat it as blank and "
-        "count it; default: error",
+        "count it; default: %(default)s",
     )
 
 
@@ -159,15 +159,16 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
         "at most as many as the beam), and where they apply others (contrast sources), pivot (text "
         "in the pivot language), unknown_characters, retried (contrast or pivot, of "
         "--retry_off_target), without_context (of --context), missing_terms and forbidden_terms "
-        "(of the glossary); default: text",
+        "(of the glossary); default: %(default)s",
     )
 
 
 def main() -> None:
     """Run the command."""
-    flags, gin_files, bindings = parse_command_line(make_parser())
+    parser = make_parser()
+    flags, gin_files, bindings = parse_command_line(parser)
     if flags.document:
-        translate_document_file(flags, gin_files, bindings)
+        translate_document_file(parser, flags, gin_files, bindings)
         return
     if flags.overwrite_translations:
         raise UserError("--overwrite_translations is for --document; leave it out for lines")
