@@ -374,7 +374,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
 
 def _alignment(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Return the attention statistics of registers and targets."""
-    from mnmt_jax.analysis.alignment import attention_statistics
+    from mnmt_jax.analysis.attention_statistics import attention_statistics
 
     layers = parse_layers(flags.layers)
     sentences, facts = _test_sentences(flags, translator)
