@@ -102,8 +102,10 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--run",
+        dest="runs",
         required=True,
         action="append",
+        metavar="RUN",
         help="directory of a trained or imported model; repeatable for probe and svcca",
     )
     parser.add_argument(
@@ -253,6 +255,7 @@ def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     _check_flags(flags)
+    _complete_flags(flags)
     import_modules(flags.module_import)
     from mnmt_jax.analysis.analysis_files import (
         check_analysis_folder,
@@ -285,11 +288,8 @@ def _check_flags(flags: argparse.Namespace) -> None:
     Raises:
         UserError: if a flag does not apply or is missing.
     """
-    flags.runs = flags.run
-    flags.run = flags.runs[0]
     if len(flags.runs) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"analyse {flags.kind} accepts only one --run")
-    flags.label = label_runs(flags.runs)[flags.run]
     for flag, kinds in _OWN_FLAGS.items():
         if flags.kind not in kinds:
             refuse_flags(flags, [flag], f"analyse {flags.kind}")
@@ -300,9 +300,24 @@ def _check_flags(flags: argparse.Namespace) -> None:
     _check_sentences(flags)
     parse_layers(flags.layers, minimum=0)
     check_directions(flags.directions)
+    check_limit(flags.limit or 0)
+
+
+def _complete_flags(flags: argparse.Namespace) -> None:
+    """Set defaults that depend on the kind of analysis, and values derived from the flags.
+
+    Sets `run`, the first of `runs`, and `label`, its name on the page; `limit` and `directions`;
+    `settings`, the values that are recorded and compared with those of a finished analysis.
+
+    Raises:
+        UserError: if two runs are the same folder.
+    """
+    flags.run = flags.runs[0]
+    flags.label = label_runs(flags.runs)[flags.run]
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
-    check_limit(flags.limit)
+    if flags.kind == "probe":
+        flags.directions = flags.directions or "zero_shot"
     names = [name for name, kinds in _OWN_FLAGS.items() if flags.kind in kinds]
     settings = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
     flags.settings = {name: value for name, value in settings.items() if value is not None}

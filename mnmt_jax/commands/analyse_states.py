@@ -158,7 +158,6 @@ def _probe(
     from mnmt_jax.analysis.probe import ProbeSettings
     from mnmt_jax.analysis.probe_results import ProbedModel, run_probes
 
-    flags.directions = flags.directions or "zero_shot"
     learned_from = flags.trained_on or _VALIDATION
     tested_on = TEST if learned_from == _VALIDATION else "held out"
     first_facts: dict[str, Any] = {}
