@@ -87,8 +87,9 @@ def _models(
     """
     from mnmt_jax.decoding.translator import Translator
 
-    steps: list[int | str | None] = [checkpoint_step(s) for s in split_list(_text(flags.step))]
-    checkpoints = list(itertools.product(flags.runs, steps or [None]))
+    listed = split_list(flags.step) if isinstance(flags.step, str) else []
+    steps = [checkpoint_step(item) for item in listed] or [flags.step]
+    checkpoints = list(itertools.product(flags.runs, steps))
     if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"--step={flags.step}: analyse {flags.kind} accepts only one checkpoint")
 
@@ -110,10 +111,6 @@ def _models(
     yield translator, analysis_facts(flags, translator.config, facts, other_facts)
     del translator
     yield from itertools.starmap(load, checkpoints[1:])
-
-
-def _text(step: int | str | None) -> str | None:
-    return None if step is None else str(step)
 
 
 def _subject(facts: Mapping[str, Any]) -> dict[str, Any]:
