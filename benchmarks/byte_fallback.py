@@ -11,7 +11,8 @@ import argparse
 
 from mnmt_jax.data.mixtures import get_mixture, language_text, mixture_corpus
 from mnmt_jax.data.parallel_corpora import Corpus
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_model
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_model
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 

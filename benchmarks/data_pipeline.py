@@ -45,7 +45,8 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, mitre_directions
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 GOAL = 5_000_000  # target tokens per second of a host that trains a base model on eight H100s

@@ -21,7 +21,8 @@ import numpy as np
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, mitre_directions
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
 # First letter of an alphabet for each language; others are Latin.
 _ALPHABETS = {"ru": 0x430, "bg": 0x430, "uk": 0x430, "ja": 0x3042, "zh": 0x4E00, "ko": 0xAC00}

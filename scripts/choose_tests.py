@@ -28,6 +28,7 @@ UNKNOWN_SECONDS = 5.0  # assumed for a test file without a recorded time
 READERS = {
     "README.md": ("tests/unit/test_docs.py",),
     "docs/": ("tests/unit/test_docs.py", "tests/unit/test_claims.py"),
+    "mnmt_jax/": ("tests/unit/test_docstrings.py",),
     "gin_configs/": ("tests/unit/test_configurations.py", "tests/unit/test_config.py"),
     "setup.cfg": ("tests/unit/test_extras.py",),
     "scripts/": ("tests/unit/test_launch_scripts.py",),

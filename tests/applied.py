@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.model.network import Network
 
 
@@ -40,3 +42,13 @@ def apply(model: Network, params: Any, batch: Any, *arguments: Any, **options: A
         options: of `model.apply` and the method, likewise.
     """
     return compiled(model, *arguments, **options)(params, batch)
+
+
+def assert_same_on_a_mesh(
+    model: Network, params: Any, batch: Any, mesh: Mesh, *, atol: float
+) -> None:
+    """Assert that a model computes on eight devices what it computes on one."""
+    devices = make_mesh(mesh, jax.devices()[:8])
+    run = jit_with_mesh(devices, lambda p, b: model.apply({"params": p}, b))
+    actual = run(params, place_batch(jax.tree.map(np.asarray, batch), devices))
+    np.testing.assert_allclose(np.asarray(actual), apply(model, params, batch), atol=atol)

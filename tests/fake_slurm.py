@@ -11,6 +11,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 JOBS = Path(os.environ.get("FAKE_SLURM", "fake_slurm"))
 PATIENCE = 30  # Snakemake gives up a query after 60
@@ -21,14 +25,17 @@ SNAKEMAKE_ARGUMENTS = (
 )
 
 
-def write_commands(folder: Path) -> Path:
-    """Write the commands into a folder for `PATH`; return the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+def put_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the commands into `folder` and put them first on `PATH`; return the folder of jobs."""
+    commands, jobs = folder / "bin", folder / "jobs"
+    commands.mkdir(parents=True, exist_ok=True)
     for name in COMMANDS:
-        command = folder / name
+        command = commands / name
         command.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {name} "$@"\n')
         command.chmod(0o755)
-    return folder
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(jobs))
+    return jobs
 
 
 def sbatch(arguments: list[str]) -> int:

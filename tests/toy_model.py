@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mnmt_jax.decoding.search import Request
+from mnmt_jax.decoding.search import Hypotheses, Request
 
 STATES = 4096
 _FACTOR = 613
@@ -70,3 +70,9 @@ def log_probs_of(
         return shifted - np.log(np.exp(shifted).sum(dtype=np.float32))
 
     return log_probs
+
+
+def assert_same_hypotheses(actual: Hypotheses, expected: Hypotheses) -> None:
+    """Assert that two results of a search are equal bit for bit."""
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

@@ -24,7 +24,7 @@ from mnmt_jax.model.network import Network
 from mnmt_jax.model.sublayers import Attention
 
 
-class AttentionPath(NamedTuple):
+class AttentionSublayer(NamedTuple):
     """An attention sublayer: its layer, counted from 1 through all stages, and its name."""
 
     layer: int
@@ -41,7 +41,7 @@ class StateSite(NamedTuple):
 class HeadOutputs(NamedTuple):
     """Outputs of the heads of an attention sublayer for the queries of a role."""
 
-    attention: AttentionPath
+    attention: AttentionSublayer
     role: str
 
 
@@ -57,7 +57,7 @@ class Patch(NamedTuple):
         states: site -> whether to replace the states that the next layer reads.
     """
 
-    heads: dict[AttentionPath, Bool[Array, "*patches heads"]]
+    heads: dict[AttentionSublayer, Bool[Array, "*patches heads"]]
     states: dict[StateSite, Bool[Array, "*patches"]]
 
 
@@ -75,10 +75,10 @@ class PatchedLogProbs(NamedTuple):
     patched: Float[Array, "patches rows"]
 
 
-def attention_paths(plan: Plan) -> tuple[AttentionPath, ...]:
+def attention_sublayers(plan: Plan) -> tuple[AttentionSublayer, ...]:
     """Return the attention sublayers, layer by layer."""
     return tuple(
-        AttentionPath(number, sublayer.name)
+        AttentionSublayer(number, sublayer.name)
         for number, (_, layer) in enumerate(plan.layers(), start=1)
         for sublayer in layer
         if isinstance(sublayer.kind, Attention)
@@ -146,9 +146,10 @@ def _visit_method(
     output = method(*args, **kwargs)
     if isinstance(module, Attention) and context.method_name == "read":
         layer_name, name = module.path[-2:]
-        path = AttentionPath(_layer_number(layer_name), name)
+        sublayer = AttentionSublayer(_layer_number(layer_name), name)
         heads, keys_values = output
-        return {role: visit(HeadOutputs(path, role), heads[role]) for role in heads}, keys_values
+        edited = {role: visit(HeadOutputs(sublayer, role), heads[role]) for role in heads}
+        return edited, keys_values
     return output
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mnmt_jax.analysis.branches import BranchLayer, branch_layers
+from mnmt_jax.analysis.defaults import NODES
 from mnmt_jax.analysis.teacher_forcing import (
     ForcedBatch,
     ForcedSentences,
@@ -33,7 +34,6 @@ from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.intermediates import BRANCH_INPUT
 from mnmt_jax.model.network import Network
 
-DEFAULT_NODES = 50  # Captum's default
 COMPONENT_OUTPUTS = ("ffn1", "ffn2", "lsl1", "lsl2")
 """Layer outputs: of the first and second linear map of the shared feed-forward and the branch."""
 
@@ -43,7 +43,7 @@ PerToken = Float[Array, " tokens"]
 
 
 def gauss_legendre_nodes(
-    count: int = DEFAULT_NODES,
+    count: int = NODES,
 ) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
     """Return nodes and weights of Gauss-Legendre quadrature from 0 to 1."""
     points, weights = np.polynomial.legendre.leggauss(count)
@@ -51,7 +51,7 @@ def gauss_legendre_nodes(
 
 
 def integrated_gradients(
-    function: Callable[[States], PerToken], states: States, nodes: int = DEFAULT_NODES
+    function: Callable[[States], PerToken], states: States, nodes: int = NODES
 ) -> States:
     """Attribute the difference of a function between the states and zero to the states' elements.
 
@@ -74,7 +74,7 @@ def conductance(
     inner: Callable[[States], Units],
     outer: Callable[[Units], PerToken],
     states: States,
-    nodes: int = DEFAULT_NODES,
+    nodes: int = NODES,
 ) -> Units:
     """Attribute the difference of a function between the states and zero to the units of a layer.
 
@@ -169,9 +169,7 @@ class BranchedBlock:
         return self._layer.kind.activate(units)
 
 
-def attribute_block(
-    block: BranchedBlock, states: States, nodes: int = DEFAULT_NODES
-) -> dict[str, Any]:
+def attribute_block(block: BranchedBlock, states: States, nodes: int = NODES) -> dict[str, Any]:
     """Attribute f of each token.
 
     Args:
@@ -231,7 +229,7 @@ def compute_attributions(
     sentence_sets: Sequence[ForcedSentences],
     max_length: int,
     layers: Sequence[int] = (),
-    nodes: int = DEFAULT_NODES,
+    nodes: int = NODES,
 ) -> dict[str, Any]:
     """Attribute the blocks of every layer with branches that the target role passes through.
 

@@ -23,6 +23,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from mnmt_jax.analysis.defaults import PROBE_UPDATES
 from mnmt_jax.analysis.probe_features import ProbeFeatures
 from mnmt_jax.files.atomic_write import new_path
 
@@ -43,7 +44,7 @@ class ProbeSettings:
     """
 
     hidden: bool = True
-    updates: int = 2000
+    updates: int = PROBE_UPDATES
     batch: int = 1024
     learning_rate: float = 1e-3
     seed: int = 0

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from mnmt_jax.analysis.defaults import PERPLEXITY
 from mnmt_jax.analysis.layer_states import StateLocations, sentence_states, token_states
 from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.errors import UserError, install_remedy
 
-DEFAULT_PERPLEXITY = 30.0  # scikit-learn's
 TOKENS_PER_CLASS = 300  # sampled from each class
 _MAX_EXACT = 300  # most points with exact forces; up to there exact t-SNE is as fast
 _MIN_POINTS = 4
@@ -39,7 +39,7 @@ class ProjectionSettings:
     """
 
     tokens: bool = False
-    perplexity: float = DEFAULT_PERPLEXITY
+    perplexity: float = PERPLEXITY
     seed: int = 0
 
 
@@ -52,7 +52,7 @@ def check_scikit_learn() -> None:
     _import_libraries()
 
 
-def clipped_perplexity(points: int, perplexity: float = DEFAULT_PERPLEXITY) -> float:
+def clipped_perplexity(points: int, perplexity: float = PERPLEXITY) -> float:
     """Return the perplexity clipped to a third of the number of other points.
 
     Args:
@@ -63,7 +63,7 @@ def clipped_perplexity(points: int, perplexity: float = DEFAULT_PERPLEXITY) -> f
 
 
 def run_tsne(
-    states: States, perplexity: float = DEFAULT_PERPLEXITY, seed: int = 0
+    states: States, perplexity: float = PERPLEXITY, seed: int = 0
 ) -> Float[np.ndarray, "points 2"]:
     """Project states to two dimensions by t-SNE.
 

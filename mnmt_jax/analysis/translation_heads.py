@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mnmt_jax.analysis.activation_patching import (
-    AttentionPath,
+    AttentionSublayer,
     HeadOutputs,
     Patch,
     StateSite,
-    attention_paths,
+    attention_sublayers,
     patched_log_probs,
     state_sites,
 )
@@ -83,14 +83,15 @@ class Effects:
 
     def as_json(self) -> dict[str, Any]:
         """Return the effects as a JSON-ready dict."""
-        by_attention: dict[AttentionPath, list[float]] = defaultdict(list)
+        by_attention: dict[AttentionSublayer, list[float]] = defaultdict(list)
         for head, share in self.heads.items():
-            by_attention[AttentionPath(head.layer, head.attention)].append(share)
+            by_attention[AttentionSublayer(head.layer, head.attention)].append(share)
         return {
             "sentences": self.sentences,
             "gap": self.gap,
             "heads": [
-                {**path._asdict(), "shares": shares} for path, shares in by_attention.items()
+                {**sublayer._asdict(), "shares": shares}
+                for sublayer, shares in by_attention.items()
             ],
             "states": [{**site._asdict(), "share": share} for site, share in self.states.items()],
             "roles": self.roles,
@@ -106,8 +107,8 @@ class HeadMeans:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, dict[AttentionPath, np.ndarray]] = {}
-        self._counts: dict[str, dict[AttentionPath, int]] = {}
+        self._sums: dict[str, dict[AttentionSublayer, np.ndarray]] = {}
+        self._counts: dict[str, dict[AttentionSublayer, int]] = {}
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -126,10 +127,10 @@ class HeadMeans:
 
     def mean(self, head: Head, language: str | None = None) -> np.ndarray:
         """Return the mean output [head_dim] of a head, for one target language or for all."""
-        path = AttentionPath(head.layer, head.attention)
+        sublayer = AttentionSublayer(head.layer, head.attention)
         languages = self.languages if language is None else (language,)
-        total = np.sum([self._sums[code][path] for code in languages], axis=0)
-        count = sum(self._counts[code][path] for code in languages)
+        total = np.sum([self._sums[code][sublayer] for code in languages], axis=0)
+        count = sum(self._counts[code][sublayer] for code in languages)
         mean: np.ndarray = total[head.number - 1] / count
         return mean
 
@@ -278,7 +279,11 @@ def _batches(
 def list_heads(model: Network) -> list[Head]:
     """Return the attention heads of a model, layer by layer."""
     numbers = range(1, model.config.heads + 1)
-    return [Head(*path, number) for path in attention_paths(model.plan) for number in numbers]
+    return [
+        Head(*sublayer, number)
+        for sublayer in attention_sublayers(model.plan)
+        for number in numbers
+    ]
 
 
 class _Patches:
@@ -298,10 +303,10 @@ class _Patches:
         numbers = range(1, model.config.heads + 1)
         self.arrays = Patch(
             {
-                path: jnp.asarray(
-                    [[Head(*path, n) in chosen for n in numbers] for chosen in selections]
+                sublayer: jnp.asarray(
+                    [[Head(*sublayer, n) in chosen for n in numbers] for chosen in selections]
                 )
-                for path in attention_paths(model.plan)
+                for sublayer in attention_sublayers(model.plan)
             },
             {site: jnp.asarray([site in chosen for chosen in selections]) for site in self.states},
         )

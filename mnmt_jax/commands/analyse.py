@@ -9,6 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.analysis.defaults import (
+    MIN_COUNT,
+    NODES,
+    PERPLEXITY,
+    PROBE_UPDATES,
+    STEERING_STRENGTH,
+    TOP_HEADS,
+)
 from mnmt_jax.commands.analyse_heads import analyse_heads
 from mnmt_jax.commands.analyse_states import MULTI_RUN_KINDS, STATE_KINDS, analyse_states
 from mnmt_jax.commands.analysis_inputs import (
@@ -95,6 +103,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--run",
+        dest="runs",
         required=True,
         action="append",
         metavar="RUN",
@@ -167,7 +176,7 @@ def _add_layer_flags(parser: CommandParser) -> None:
     group.add_argument(
         "--nodes",
         type=positive_int,
-        help="attribution: nodes of the Gauss-Legendre quadrature; default: 50, as in Captum",
+        help=f"attribution: nodes of the Gauss-Legendre quadrature; default: {NODES}, as in Captum",
     )
     group.add_argument(
         "--by_head",
@@ -181,12 +190,13 @@ def _add_layer_flags(parser: CommandParser) -> None:
         metavar="N",
         help="attention: draw lines from each query to the N keys with the largest weights, "
         "instead of heat maps; the papers draw 3; heads: number of heads to ablate and to steer; "
-        "default: 4",
+        f"default: {TOP_HEADS}",
     )
     group.add_argument(
         "--strength",
         type=positive_int,
-        help="heads: factor of the vectors that steer heads to another language; default: 4",
+        help="heads: factor of the vectors that steer heads to another language; "
+        f"default: {STEERING_STRENGTH}",
     )
     group.add_argument(
         "--supervised_targets",
@@ -211,12 +221,15 @@ def _add_state_flags(parser: CommandParser) -> None:
         help="probe: one hidden layer as wide as the states (mlp), or none (linear); default: mlp",
     )
     group.add_argument(
-        "--updates", type=positive_int, help="probe: training updates; default: 2000"
+        "--updates",
+        type=positive_int,
+        help=f"probe: training updates; default: {PROBE_UPDATES}",
     )
     group.add_argument(
         "--min_count",
         type=positive_int,
-        help="probe: minimum number of tokens for a token type to be counted; default: 5",
+        help="probe: minimum number of tokens for a token type to be counted; "
+        f"default: {MIN_COUNT}",
     )
     group.add_argument(
         "--seed", type=seed_value, help="probe, states and heads: random seed; default: 0"
@@ -233,7 +246,9 @@ def _add_state_flags(parser: CommandParser) -> None:
         "has",
     )
     group.add_argument(
-        "--perplexity", type=positive_int, help="states: perplexity of t-SNE; default: 30"
+        "--perplexity",
+        type=positive_int,
+        help=f"states: perplexity of t-SNE; default: {PERPLEXITY:g}",
     )
 
 
@@ -241,6 +256,7 @@ def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     _check_flags(flags)
+    _complete_flags(flags)
     import_modules(flags.module_import)
     from mnmt_jax.analysis.analysis_files import (
         check_analysis_folder,
@@ -273,11 +289,8 @@ def _check_flags(flags: argparse.Namespace) -> None:
     Raises:
         UserError: if a flag does not apply or is missing.
     """
-    flags.runs = flags.run
-    flags.run = flags.runs[0]
     if len(flags.runs) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"analyse {flags.kind} accepts only one --run")
-    flags.label = label_runs(flags.runs)[flags.run]
     for flag, kinds in _OWN_FLAGS.items():
         if flags.kind not in kinds:
             refuse_flags(flags, [flag], f"analyse {flags.kind}")
@@ -288,8 +301,23 @@ def _check_flags(flags: argparse.Namespace) -> None:
     _check_sentences(flags)
     parse_layers(flags.layers, minimum=0)
     check_directions(flags.directions)
+
+
+def _complete_flags(flags: argparse.Namespace) -> None:
+    """Set defaults that depend on the kind of analysis, and values derived from the flags.
+
+    Sets `run`, the first of `runs`, and `label`, its name on the page; `limit` and `directions`;
+    `settings`, the values that are recorded and compared with those of a finished analysis.
+
+    Raises:
+        UserError: if two runs are the same folder.
+    """
+    flags.run = flags.runs[0]
+    flags.label = label_runs(flags.runs)[flags.run]
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
+    if flags.kind == "probe":
+        flags.directions = flags.directions or "zero_shot"
     names = [name for name, kinds in _OWN_FLAGS.items() if flags.kind in kinds]
     settings = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
     flags.settings = {name: value for name, value in settings.items() if value is not None}
@@ -320,7 +348,7 @@ def _sentence_analysis(
 ) -> dict[str, Any]:
     """Return the results of attribution or attention maps."""
     from mnmt_jax.analysis.attention_maps import compute_attention_maps
-    from mnmt_jax.analysis.attribution import DEFAULT_NODES, compute_attributions
+    from mnmt_jax.analysis.attribution import compute_attributions
     from mnmt_jax.analysis.branches import branch_layers
     from mnmt_jax.analysis.teacher_forcing import to_float32
     from mnmt_jax.decoding.translator import Translator
@@ -339,7 +367,7 @@ def _sentence_analysis(
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
         results = compute_attributions(
-            inference_model, sentences, longest, layers, flags.nodes or DEFAULT_NODES
+            inference_model, sentences, longest, layers, flags.nodes or NODES
         )
     else:
         results = compute_attention_maps(

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from mnmt_jax.analysis.defaults import STEERING_STRENGTH, TOP_HEADS
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
     analysis_facts,
@@ -17,7 +18,6 @@ from mnmt_jax.commands.analysis_inputs import (
 from mnmt_jax.errors import UserError
 
 _DRAWS = 3  # random selections of heads
-_TOP, _STRENGTH = 4, 4
 
 
 def analyse_heads(
@@ -42,7 +42,7 @@ def analyse_heads(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
     inference_model = to_float32(translator.inference_model)
-    every_head, top = heads.list_heads(inference_model.model), flags.top or _TOP
+    every_head, top = heads.list_heads(inference_model.model), flags.top or TOP_HEADS
     if 3 * top > len(every_head):  # those for language, for meaning, and random others
         most = len(every_head) // 3
         remedy = f"choose {most} at most" if most else "heads need a model with three or more"
@@ -80,7 +80,7 @@ def analyse_heads(
         means,
         flags.beam_size,
     )
-    strength, steered = flags.strength or _STRENGTH, evaluation.steered()
+    strength, steered = flags.strength or STEERING_STRENGTH, evaluation.steered()
     return {
         **facts,
         "effects": {name: effect.as_json() for name, effect in effects.items()},

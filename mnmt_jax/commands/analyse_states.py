@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.analysis.defaults import MIN_COUNT, PERPLEXITY, PROBE_UPDATES
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
     analysis_facts,
@@ -86,8 +87,9 @@ def _models(
     """
     from mnmt_jax.decoding.translator import Translator
 
-    steps: list[int | str | None] = [checkpoint_step(s) for s in split_list(_text(flags.step))]
-    checkpoints = list(itertools.product(flags.runs, steps or [None]))
+    listed = split_list(flags.step) if isinstance(flags.step, str) else []
+    steps = [checkpoint_step(item) for item in listed] or [flags.step]
+    checkpoints = list(itertools.product(flags.runs, steps))
     if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"--step={flags.step}: analyse {flags.kind} accepts only one checkpoint")
 
@@ -109,10 +111,6 @@ def _models(
     yield translator, analysis_facts(flags, translator.config, facts, other_facts)
     del translator
     yield from itertools.starmap(load, checkpoints[1:])
-
-
-def _text(step: int | str | None) -> str | None:
-    return None if step is None else str(step)
 
 
 def _subject(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +155,6 @@ def _probe(
     from mnmt_jax.analysis.probe import ProbeSettings
     from mnmt_jax.analysis.probe_results import ProbedModel, run_probes
 
-    flags.directions = flags.directions or "zero_shot"
     learned_from = flags.probe_split or _VALIDATION
     tested_on = TEST if learned_from == _VALIDATION else "held out"
     first_facts: dict[str, Any] = {}
@@ -188,10 +185,10 @@ def _probe(
         vocabulary,
         probe=ProbeSettings(
             hidden=flags.classifier != "linear",
-            updates=flags.updates or ProbeSettings.updates,
+            updates=flags.updates or PROBE_UPDATES,
             seed=flags.seed or 0,
         ),
-        min_count=flags.min_count or 5,
+        min_count=flags.min_count or MIN_COUNT,
         folder=Path(flags.output) / "probes",
     )
     splits = {"learned_from": learned_from, "tested_on": tested_on}
@@ -364,7 +361,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
         _locations(flags, translator, roles),
         ProjectionSettings(
             tokens=flags.points == "tokens",
-            perplexity=float(flags.perplexity or ProjectionSettings.perplexity),
+            perplexity=float(flags.perplexity or PERPLEXITY),
             seed=flags.seed or 0,
         ),
     )
@@ -373,7 +370,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
 
 def _alignment(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Return the attention statistics of registers and targets."""
-    from mnmt_jax.analysis.alignment import attention_statistics
+    from mnmt_jax.analysis.attention_statistics import attention_statistics
 
     layers = parse_layers(flags.layers)
     sentences, facts = _test_sentences(flags, translator)

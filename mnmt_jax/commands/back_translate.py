@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
 
 _SIGNAL_STATUS = 128  # as for `mnmt train`
+_ROUNDS = 4
 
 
 def make_parser() -> PassThroughParser:
@@ -69,14 +70,14 @@ def make_parser() -> PassThroughParser:
         "default: --languages without en",
     )
     parser.add_argument(
-        "--seed", type=seed_value, default=1, metavar="N", help="random seed; default: 1"
+        "--seed", type=seed_value, default=1, metavar="N", help="random seed; default: %(default)s"
     )
     parser.add_argument(
         "--beam_size",
         type=positive_int,
         default=1,
         metavar="N",
-        help="hypotheses per sentence; default: 1 (greedy search)",
+        help="hypotheses per sentence; default: %(default)s (greedy search)",
     )
     destination = parser.add_mutually_exclusive_group(required=True)
     destination.add_argument(
@@ -94,7 +95,7 @@ def make_parser() -> PassThroughParser:
         "--rounds",
         type=positive_int,
         metavar="N",
-        help="number of rounds, with --workdir; default: 4",
+        help=f"number of rounds, with --workdir; default: {_ROUNDS}",
     )
     add_process_flags(parser)
     add_gin_flags(parser)
@@ -123,7 +124,7 @@ def main() -> int | None:
 
 def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     rounds = _rounds(flags, gin_files, bindings)
-    stopped = rounds.run(Path(flags.workdir), flags.rounds or 4)
+    stopped = rounds.run(Path(flags.workdir), flags.rounds or _ROUNDS)
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 
 
@@ -138,12 +139,13 @@ def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[
             "--distributed, --coordinator_address: not needed with --output; give only "
             "--num_processes and --process_id"
         )
-    share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
+    work_shard = work_shard_of(flags)
+    runner = make_beam_runner(flags, ("num_processes", "process_id"))
     from mnmt_jax.commands.beam_translation import BeamWorkers
 
     rounds = _rounds(flags, gin_files, bindings)
     beam = BeamWorkers(runner, tuple(flags.module_import)) if runner else None
-    cache = rounds.write_cache(Path(flags.output), flags.round or 1, share, beam=beam)
+    cache = rounds.write_cache(Path(flags.output), flags.round or 1, work_shard, beam=beam)
     if cache is None:
         return 0
     trained = cache.tasks_with("train")

@@ -1,9 +1,9 @@
 """Back-translation rounds: write a cache of real and pseudo pairs, train on it, repeat.
 
-FOLDER/back_translation.json settings of the rounds FOLDER/round_1/cache real pairs, and
-back-translations of their targets by the first run FOLDER/round_1/run trained on this cache,
-starting from the first run FOLDER/round_2/cache real pairs, and back-translations by round_1/run;
-and so on
+FOLDER/back_translation.json   settings of the rounds
+FOLDER/round_1/cache           real pairs, and back-translations of their targets by the first run
+FOLDER/round_1/run             trained on this cache, starting from the first run
+FOLDER/round_2/cache           real pairs, and back-translations by round_1/run; and so on
 
 Processes that train together divide the sentences to translate as in
 `mnmt_jax.distributed.work_shards`; each translates its shard on its own devices.
@@ -148,11 +148,11 @@ class BackTranslationRounds:
         pairs = BackTranslatedPairs(self.cache, dataclasses.replace(self.draws, round=number))
         job = self._job(translator)
         output.parent.mkdir(parents=True, exist_ok=True)
-        made_by = job.provenance() | pairs.facts()
+        provenance = job.provenance() | pairs.facts()
         partial = (
-            self._on_beam(job, output, made_by, beam)
+            self._on_beam(job, output, provenance, beam)
             if beam
-            else ResumableOutput(str(output), made_by, WINDOW_SIZE, work_shard)
+            else ResumableOutput(str(output), provenance, WINDOW_SIZE, work_shard)
         )
         return write_translated_cache(
             output,
@@ -165,7 +165,7 @@ class BackTranslationRounds:
         )
 
     def _on_beam(
-        self, job: TranslationJob, output: Path, made_by: Mapping[str, Any], beam: BeamWorkers
+        self, job: TranslationJob, output: Path, provenance: Mapping[str, Any], beam: BeamWorkers
     ) -> BeamOutput:
         """Return the output of Beam's workers."""
         files, bindings = self.configuration
@@ -179,7 +179,7 @@ class BackTranslationRounds:
             mesh=Mesh(),
         )
         model.keep(job)
-        return BeamOutput(str(output), made_by, WINDOW_SIZE, model=model, runner=beam.runner)
+        return BeamOutput(str(output), provenance, WINDOW_SIZE, model=model, runner=beam.runner)
 
     def _tasks(
         self, pairs: BackTranslatedPairs, translations: Iterator[str]

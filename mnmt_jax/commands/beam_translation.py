@@ -36,7 +36,7 @@ from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
 from mnmt_jax.vocabulary.language_detectors import LID176
 
-_MADE_BY = "made_by.json"
+_PROVENANCE_FILE = "made_by.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +118,12 @@ class WindowWork:
     Attributes:
         work: folder of the windows.
         model: the model.
-        made_by: text of made_by.json.
+        provenance: text of made_by.json.
     """
 
     work: Path
     model: WorkerModel
-    made_by: str
+    provenance: str
 
 
 def translate_window(work: WindowWork, name: str) -> None:
@@ -133,7 +133,7 @@ def translate_window(work: WindowWork, name: str) -> None:
         UserError: if this worker sees another run than the process that began.
     """
     job = work.model.load()
-    expected = json.loads(work.made_by)
+    expected = json.loads(work.provenance)
     if differing := changed_settings(expected, expected | job.provenance()):
         raise UserError(
             f"--run={work.model.run}: differs on a worker ({join_names(differing)}); give all "
@@ -153,7 +153,7 @@ class BeamOutput:
 
     Args:
         output: name of the output.
-        made_by: everything that translations depend on besides their sources.
+        provenance: everything that translations depend on besides their sources.
         window: number of lines that are translated together.
         model: the model of the workers.
         runner: runs `translate_window`.
@@ -166,7 +166,7 @@ class BeamOutput:
     def __init__(
         self,
         output: str,
-        made_by: Mapping[str, Any],
+        provenance: Mapping[str, Any],
         window: int,
         *,
         model: WorkerModel,
@@ -179,9 +179,9 @@ class BeamOutput:
         self._lock = open_work_folder(self.path)
         if not lock(self._lock):
             raise UserError(f"--output={output}: another process is writing it; wait for its end")
-        file = self.path / _MADE_BY
+        file = self.path / _PROVENANCE_FILE
         recorded = read_object(file, remedy="remove the folder") if file.is_file() else None
-        if recorded is not None and (differing := changed_settings(recorded, made_by)):
+        if recorded is not None and (differing := changed_settings(recorded, provenance)):
             raise UserError(
                 f"{self.path}: has translations made with other settings "
                 f"({join_names(differing)}); use the same settings, or remove the folder to "
@@ -190,10 +190,10 @@ class BeamOutput:
         if recorded is None:
             clear_work_folder(file)
         else:
-            made_by = recorded  # the finished windows are in the folder of its digest
-        windows = self.path.absolute() / short_digest(json.dumps(made_by, sort_keys=True))
-        self._work = WindowWork(windows, model, json.dumps(made_by))
-        write_text(file, self._work.made_by + "\n")
+            provenance = recorded  # the finished windows are in the folder of its digest
+        windows = self.path.absolute() / short_digest(json.dumps(provenance, sort_keys=True))
+        self._work = WindowWork(windows, model, json.dumps(provenance))
+        write_text(file, self._work.provenance + "\n")
         windows.mkdir(exist_ok=True)
 
     def finish(
@@ -234,7 +234,7 @@ class BeamOutput:
 
     def remove(self) -> None:
         """Remove the windows, after the output has been written."""
-        clear_work_folder(self.path / _MADE_BY)
+        clear_work_folder(self.path / _PROVENANCE_FILE)
         shutil.rmtree(self.path)
         self._complete = True
 

@@ -65,10 +65,14 @@ def make_parser() -> CommandParser:
         type=positive_int,
         default=1,
         metavar="N",
-        help="sentences translated together; default: 1",
+        help="sentences translated together; default: %(default)s",
     )
     parser.add_argument(
-        "--seed", type=seed_value, default=0, metavar="N", help="seed of the draws; default: 0"
+        "--seed",
+        type=seed_value,
+        default=0,
+        metavar="N",
+        help="seed of the draws; default: %(default)s",
     )
     add_beam_size(parser)
     add_step(parser)

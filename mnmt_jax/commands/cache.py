@@ -24,6 +24,7 @@ from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_
 from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
 from mnmt_jax.errors import UserError, join_names, say, warn
 from mnmt_jax.files.bucket import is_bucket
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -114,7 +115,7 @@ def make_parser() -> CommandParser:
         "--vocab_size",
         type=positive_int,
         metavar="N",
-        help="pieces of a vocabulary trained here; default: 8000",
+        help=f"pieces of a vocabulary trained here; default: {SentencePieceOptions.vocab_size}",
     )
     add_byte_fallback(parser)
     parser.add_argument(

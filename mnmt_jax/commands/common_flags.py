@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from mnmt_jax.errors import UserError, docs_page, install_remedy, suggest
 from mnmt_jax.files.bucket import is_bucket
+from mnmt_jax.vocabulary.language_detectors import LANGDETECT, LID176
 
 MOST = 2**31 - 1  # of a whole number
 _PREFIX = "--gin."
@@ -259,7 +260,7 @@ def add_retry(parser: argparse.ArgumentParser) -> None:
         "--lid",
         metavar="NAME|FILE",
         help="detector of the languages of translations, for --retry_off_target and --checks: "
-        "lid.176, langdetect or a fastText model; default: lid.176",
+        f"{LID176}, {LANGDETECT} or a fastText model; default: {LID176}",
     )
 
 
@@ -272,8 +273,6 @@ def check_retry(flags: argparse.Namespace) -> None:
     if flags.retry_pivot and not flags.retry_off_target:
         raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
     if flags.lid is None:
-        from mnmt_jax.vocabulary.language_detectors import LID176
-
         flags.lid = LID176
     elif not flags.retry_off_target and not flags.checks:
         raise UserError(

@@ -22,7 +22,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
     parser.add_argument(
-        "--samples", type=positive_int, default=5, help="sentences to show; default: 5"
+        "--samples", type=positive_int, default=5, help="sentences to show; default: %(default)s"
     )
     parser.add_argument(
         "--metrics",
@@ -41,7 +41,8 @@ def make_parser() -> CommandParser:
         type=positive_int,
         default=1000,
         metavar="N",
-        help="resamples of the sentences for intervals and for the tests of means; default: 1000",
+        help="resamples of the sentences for intervals and for the tests of means; default: "
+        "%(default)s",
     )
     parser.add_argument(
         "--paired_bootstrap",

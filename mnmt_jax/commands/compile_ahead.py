@@ -29,7 +29,11 @@ def make_parser() -> CommandParser:
         "--topology", required=True, metavar="TOPOLOGY", help="e.g. v5e:4x4, v5p:4x4x8, h100:8"
     )
     parser.add_argument(
-        "--slices", type=positive_int, default=1, metavar="N", help="number of slices; default: 1"
+        "--slices",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="number of slices; default: %(default)s",
     )
     parser.add_argument(
         "--vocab_size",

@@ -18,28 +18,39 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write to")
     parser.add_argument(
-        "--languages", default="en,de,fr", metavar="CODES", help="language codes; default: en,de,fr"
+        "--languages",
+        default="en,de,fr",
+        metavar="CODES",
+        help="language codes; default: %(default)s",
     )
     parser.add_argument(
         "--format",
         default="parallel",
         choices=("parallel", "tsv"),
         help="parallel: one file SPLIT.LANGUAGE per split and language; tsv: one SPLIT.tsv per "
-        "split with a column per language; default: parallel",
+        "split with a column per language; default: %(default)s",
     )
     for split, lines in _LINES.items():
         parser.add_argument(
-            f"--{split}", type=amount, default=lines, metavar="N", help=f"lines; default: {lines}"
+            f"--{split}",
+            type=amount,
+            default=lines,
+            metavar="N",
+            help="lines; default: %(default)s",
         )
     parser.add_argument(
-        "--seed", type=seed_value, default=0, metavar="N", help="random seed; default: 0"
+        "--seed",
+        type=seed_value,
+        default=0,
+        metavar="N",
+        help="random seed; default: %(default)s",
     )
     parser.add_argument(
         "--inventory",
         default="small",
         choices=("small", "large"),
         help="small: about 60 territories and few phrase types, learnt in minutes; large: all "
-        "names, units and phrase types that the languages share; default: small",
+        "names, units and phrase types that the languages share; default: %(default)s",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     return parser

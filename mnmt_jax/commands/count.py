@@ -24,7 +24,7 @@ def make_parser() -> CommandParser:
         metavar="LIST",
         help="splits to count: train for the training directions, validation and test for all "
         "directions between their languages that have such text, or of your files if train is not "
-        "counted; default: train",
+        "counted; default: %(default)s",
     )
     parser.add_argument("--output", metavar="FILE", help="also write the counts as JSON")
     parser.add_argument(

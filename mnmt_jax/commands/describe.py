@@ -22,14 +22,14 @@ def make_parser() -> CommandParser:
         type=positive_int,
         default=32,
         metavar="N",
-        help="source tokens; default: 32",
+        help="source tokens; default: %(default)s",
     )
     parser.add_argument(
         "--target_length",
         type=positive_int,
         default=32,
         metavar="N",
-        help="target tokens; default: 32",
+        help="target tokens; default: %(default)s",
     )
     parser.add_argument(
         "--vocab_size",

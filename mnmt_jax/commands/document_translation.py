@@ -20,28 +20,24 @@ if TYPE_CHECKING:
     from mnmt_jax.decoding.translated_text import TextToTranslate, TextTranslation
     from mnmt_jax.decoding.translator import Translator
 
-_OF_LINES = {  # flags, and their values without effect
-    "input": None,
-    "on_bad_line": "error",
-    "split_sentences": False,
-    "context": None,
-    "markup": None,
-    "format": "text",
-    "checks": False,
-    "num_processes": None,
-    "process_id": None,
-    "runner": "local",
-}
+_OF_LINES = (  # flags that only lines use
+    *("input", "on_bad_line", "split_sentences", "context", "markup", "format", "checks"),
+    *("num_processes", "process_id", "runner"),
+)
 _AT_A_TIME = 256  # texts between two steps of the progress bar
 
 
 def translate_document_file(
-    flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
+    parser: argparse.ArgumentParser,
+    flags: argparse.Namespace,
+    gin_files: Sequence[str],
+    bindings: Sequence[str],
 ) -> None:
     """Translate the file of `--document` into that of `--output`.
 
     Args:
-        flags: of `mnmt translate`.
+        parser: of `mnmt translate`.
+        flags: its flags.
         gin_files: paths of gin files.
         bindings: gin bindings.
 
@@ -49,7 +45,7 @@ def translate_document_file(
         UserError: if flags for lines are given, a file cannot be read or written, or the document
             has nothing to translate.
     """
-    _check_flags(flags)
+    _check_flags(parser, flags)
     from mnmt_jax.decoding.glossary import Glossary
     from mnmt_jax.decoding.input_checks import warn_same_language
     from mnmt_jax.decoding.translator import Translator
@@ -91,11 +87,11 @@ def _make_job(translator: Translator, flags: argparse.Namespace) -> SentenceJob:
     )
 
 
-def _check_flags(flags: argparse.Namespace) -> None:
+def _check_flags(parser: argparse.ArgumentParser, flags: argparse.Namespace) -> None:
     from mnmt_jax.documents.formats import FOR_TRANSLATORS, check_format
 
-    for name, default in _OF_LINES.items():
-        if getattr(flags, name) != default:
+    for name in _OF_LINES:
+        if getattr(flags, name) != parser.get_default(name):
             raise UserError(f"--{name} is for lines; leave it out with --document")
     if flags.beam:
         raise UserError(

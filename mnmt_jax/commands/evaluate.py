@@ -35,6 +35,7 @@ from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, say, warn
 from mnmt_jax.evaluation.neural_metrics import COMET_MODELS, ENGLISH_MODELS, METRICX_MODEL
 from mnmt_jax.vocabulary.language_codes import find_code
+from mnmt_jax.vocabulary.language_detectors import LID176
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
@@ -68,7 +69,7 @@ def make_parser() -> CommandParser:
         "--directions",
         default="all",
         metavar="WHICH",
-        help=f"all, supervised (trained on), zero_shot, or {FORMS}; default: all",
+        help=f"all, supervised (trained on), zero_shot, or {FORMS}; default: %(default)s",
     )
     parser.add_argument(
         "--trained_on",
@@ -86,7 +87,7 @@ def make_parser() -> CommandParser:
         "more directions or scores",
     )
     parser.add_argument(
-        "--limit", type=amount, default=0, help="sentences per direction; default: 0, all"
+        "--limit", type=amount, default=0, help="sentences per direction; default: %(default)s, all"
     )
     add_beam_size(parser)
     add_trained_context(parser)
@@ -129,11 +130,11 @@ def _add_score_flags(parser: CommandParser) -> None:
     )
     scores.add_argument(
         "--lid",
-        default="lid.176",
+        default=LID176,
         metavar="NAME|FILE",
         help="language detector of the off-target ratio: lid.176 (bundled, compressed), langdetect "
         "(seed 0; needs the extra paper-metrics) or the path of fastText's lid.176.bin, GlotLID or "
-        "OpenLID; default: lid.176",
+        f"OpenLID; default: {LID176}",
     )
     scores.add_argument(
         "--lid_model",

@@ -61,7 +61,7 @@ def add_beam_runner(parser: PassThroughParser, output: str) -> None:
         choices=("local", "beam"),
         default="local",
         help=f"local: this process; beam: the workers of Apache Beam, with {output} on storage "
-        "that all of them mount; default: local",
+        "that all of them mount; default: %(default)s",
     )
     parser.add_pass_through("beam")
 

@@ -78,7 +78,7 @@ def make_parser() -> PassThroughParser:
         "--runner",
         choices=("local", "beam"),
         default="local",
-        help="local: processes of this machine; beam: Apache Beam; default: local",
+        help="local: processes of this machine; beam: Apache Beam; default: %(default)s",
     )
     parser.add_argument(
         "--processes",

@@ -46,7 +46,7 @@ def make_parser() -> CommandParser:
         "--directions", metavar="WHICH", help=f"{FORMS}; default: all directions of the task"
     )
     parser.add_argument(
-        "--limit", type=amount, default=0, help="sentences per direction; default: 0, all"
+        "--limit", type=amount, default=0, help="sentences per direction; default: %(default)s, all"
     )
     parser.add_argument(
         "--paper", metavar="PAPER", help=f"paper whose prompt is used; default: {_PAPER}"

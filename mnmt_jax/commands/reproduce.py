@@ -56,13 +56,17 @@ def make_parser() -> PassThroughParser:
         "--scale",
         choices=("full", "tiny"),
         default="full",
-        help="tiny: every step with tiny models on made text, in minutes; default: full",
+        help="tiny: every step with tiny models on made text, in minutes; default: %(default)s",
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="print steps, cost and commands; run nothing"
     )
     parser.add_argument(
-        "--cores", type=positive_int, default=1, metavar="N", help="steps at a time; default: 1"
+        "--cores",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="steps at a time; default: %(default)s",
     )
     scores = parser.add_argument_group("models of scores, as for 'mnmt evaluate'")
     for model in SCORE_MODELS.values():

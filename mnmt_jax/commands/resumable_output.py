@@ -48,9 +48,9 @@ class ResumableOutput:
 
     Args:
         output: name of the output file, checked by `check_output_file`.
-        made_by: everything that translations depend on besides their sources.
+        provenance: everything that translations depend on besides their sources.
         window: number of lines in memory together.
-        share: the lines of this process.
+        work_shard: the lines of this process.
 
     Raises:
         UserError: if another process writes there, or partial output was made with other settings
@@ -63,7 +63,7 @@ class ResumableOutput:
         self, output: str, provenance: Mapping[str, Any], window: int, work_shard: WorkShard = WHOLE
     ) -> None:
         self.path = Path(unfinished_path(output, work_shard))
-        self._output, self._window, self._share = output, window, work_shard
+        self._output, self._window, self._work_shard = output, window, work_shard
         self._provenance = provenance
         self._paths = [Path(unfinished_path(output, shard)) for shard in work_shard.all()]
         self._header = (json.dumps({UNFINISHED: provenance}, sort_keys=True) + "\n").encode()
@@ -93,7 +93,7 @@ class ResumableOutput:
                 f"{unexpected[0]}: was written with another number of processes; start the same "
                 "number, or remove it"
             )
-        if self._share.processes > 1 and not partial and os.path.exists(self._output):
+        if self._work_shard.processes > 1 and not partial and os.path.exists(self._output):
             raise UserError(
                 f"--output={self._output}: already exists, and is complete if these processes "
                 "wrote it; remove it to translate again"
@@ -138,7 +138,7 @@ class ResumableOutput:
         count = 0
         while window := list(itertools.islice(lines, self._window)):
             count += len(window)
-            shard_lines = [line for line in window if self._share.holds(line.number)]
+            shard_lines = [line for line in window if self._work_shard.holds(line.number)]
             done = self._reuse(shard_lines) if self._is_reusing else set()
             if len(done) == len(shard_lines):
                 continue
@@ -146,7 +146,7 @@ class ResumableOutput:
                 self._cut()
                 if self._completed:
                     say(f"resumes after {pluralize(self._completed, 'line')}")
-            done |= {line.number for line in window if not self._share.holds(line.number)}
+            done |= {line.number for line in window if not self._work_shard.holds(line.number)}
             report(0)
             for line, translation in translate(window, done=done):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
@@ -154,7 +154,7 @@ class ResumableOutput:
                 report(1)
         if self._is_reusing:
             self._cut()
-        if self._share.processes > 1:
+        if self._work_shard.processes > 1:
             self._write(json.dumps({_LINES: count}).encode() + b"\n")
             self._count = count
 
@@ -164,7 +164,7 @@ class ResumableOutput:
         Raises:
             UserError: if another process had other settings or another input.
         """
-        if self._share.processes == 1:
+        if self._work_shard.processes == 1:
             return True
         unfinished = [path for path in self._paths if not self._is_done(path)]
         if not unfinished and self.path != self._paths[0]:
@@ -184,7 +184,7 @@ class ResumableOutput:
             readers = [_records(file) for file in files]
             for start in itertools.count(0, self._window):
                 numbers = range(start, start + self._window)
-                counts = (sum(map(share.holds, numbers)) for share in self._share.all())
+                counts = (sum(map(shard.holds, numbers)) for shard in self._work_shard.all())
                 slices = [
                     itertools.islice(*reader_and_count)
                     for reader_and_count in zip(readers, counts, strict=True)
@@ -217,9 +217,8 @@ class ResumableOutput:
         if self._complete:
             return
         if self._is_waiting and not error:
-            status = (
-                f"process {self._share.process} of {self._share.processes} has finished its lines"
-            )
+            shard = self._work_shard
+            status = f"process {shard.process} of {shard.processes} has finished its lines"
             return say(f"{status}; the last process to finish writes {self._output}")
         if kept:
             say(f"{kept} kept in {self.path}: run the same command again to resume")

@@ -38,7 +38,11 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--language", required=True, metavar="CODE", help="language of the texts")
     parser.add_argument(
-        "--count", type=positive_int, default=1, metavar="N", help="texts per prompt; default: 1"
+        "--count",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="texts per prompt; default: %(default)s",
     )
     parser.add_argument(
         "--input", metavar="FILE", help="text file with one prompt per line; default: no prompt"
@@ -56,7 +60,7 @@ def make_parser() -> CommandParser:
         choices=("text", "jsonl"),
         default="text",
         help="output format; jsonl adds the prompt and sample number, log-probability and token "
-        "count of the continuation, and a truncation mark; default: text",
+        "count of the continuation, and a truncation mark; default: %(default)s",
     )
     add_step(parser)
     add_gin_flags(parser)

@@ -30,6 +30,7 @@ from mnmt_jax.errors import UserError, install_remedy, pluralize, say
 from mnmt_jax.runtime.processors import count_processors
 from mnmt_jax.serving.model_names import name_runs
 from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
+from mnmt_jax.vocabulary.language_detectors import LANGDETECT, LID176
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.sentence_job import SentenceJob
@@ -54,10 +55,10 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--lid",
-        default="lid.176",
+        default=LID176,
         metavar="NAME|FILE",
-        help="detector of source languages: lid.176, langdetect or a fastText model; default: "
-        "lid.176",
+        help=f"detector of source languages: {LID176}, {LANGDETECT} or a fastText model; default: "
+        f"{LID176}",
     )
     add_settings_flags(parser)
     add_beam_size(parser)

@@ -243,7 +243,7 @@ def _hypothesis_record(hypothesis: Hypothesis) -> dict[str, Any]:
 
 
 def read_record(record: Mapping[str, Any]) -> Translation:
-    """Return the translation of a record, without the tokens of its hypotheses."""
+    """Return the translation of a record, without tokens of its hypotheses and their alignment."""
     from mnmt_jax.decoding.translation import Hypothesis, Translation
 
     return Translation(
@@ -255,6 +255,8 @@ def read_record(record: Mapping[str, Any]) -> Translation:
         pivot=record.get("pivot"),
         unknown_characters=record.get("unknown_characters", ""),
         retried=record.get("retried"),
+        missing_terms=tuple(record.get("missing_terms", ())),
+        forbidden_terms=tuple(record.get("forbidden_terms", ())),
         without_context=record.get("without_context", False),
     )
 

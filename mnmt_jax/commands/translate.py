@@ -114,7 +114,7 @@ def _add_file_flags(parser: argparse.ArgumentParser) -> None:
         choices=("error", "drop"),
         default="error",
         help="on an undecodable line or one longer than 1 MiB: stop, or treat it as blank and "
-        "count it; default: error",
+        "count it; default: %(default)s",
     )
 
 
@@ -159,20 +159,22 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
         "at most as many as the beam), and where they apply others (contrast sources), pivot (text "
         "in the pivot language), unknown_characters, retried (contrast or pivot, of "
         "--retry_off_target), without_context (of --context), missing_terms and forbidden_terms "
-        "(of the glossary); default: text",
+        "(of the glossary); default: %(default)s",
     )
 
 
 def main() -> None:
     """Run the command."""
-    flags, gin_files, bindings = parse_command_line(make_parser())
+    parser = make_parser()
+    flags, gin_files, bindings = parse_command_line(parser)
     if flags.document:
-        translate_document_file(flags, gin_files, bindings)
+        translate_document_file(parser, flags, gin_files, bindings)
         return
     if flags.overwrite_translations:
         raise UserError("--overwrite_translations is for --document; leave it out for lines")
-    share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
-    _check_sharing(flags, share.processes)
+    work_shard = work_shard_of(flags)
+    runner = make_beam_runner(flags, ("num_processes", "process_id"))
+    _check_sharing(flags, work_shard.processes)
     _check_checks(flags)
     if flags.split_sentences and flags.context is not None:
         raise UserError("--context translates lines of one sentence; leave --split_sentences out")
@@ -180,7 +182,7 @@ def main() -> None:
         raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
     if flags.output:
-        check_output_file(flags.output, flags.input, work_shard=share)
+        check_output_file(flags.output, flags.input, work_shard=work_shard)
     import_modules(flags.module_import)
     from mnmt_jax.commands.resumable_output import ResumableOutput
     from mnmt_jax.decoding.translator import Translator
@@ -199,11 +201,11 @@ def main() -> None:
             name = "source" if flags.pivot == flags.source else "target"
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
     if flags.output and not is_stream(flags.output):
-        made_by = job.provenance() | {"source": flags.source, "target": flags.target}
+        provenance = job.provenance() | {"source": flags.source, "target": flags.target}
         partial = (
-            _on_beam(job, made_by, flags, (runner, gin_files, bindings))
+            _on_beam(job, provenance, flags, (runner, gin_files, bindings))
             if runner
-            else ResumableOutput(flags.output, made_by, job.window_size, share)
+            else ResumableOutput(flags.output, provenance, job.window_size, work_shard)
         )
         events = _translate_to_file(job, lines, partial, flags.output, write)
         if events is None:
@@ -273,7 +275,7 @@ def _check_checks(flags: argparse.Namespace) -> None:
 
 def _on_beam(
     job: TranslationJob,
-    made_by: Mapping[str, Any],
+    provenance: Mapping[str, Any],
     flags: argparse.Namespace,
     settings: tuple[BeamRunner, list[str], list[str]],
 ) -> BeamOutput:
@@ -281,7 +283,7 @@ def _on_beam(
 
     Args:
         job: the loaded model.
-        made_by: everything that translations depend on besides their sources.
+        provenance: everything that translations depend on besides their sources.
         flags: of the command.
         settings: the runner, gin files and bindings.
     """
@@ -302,7 +304,7 @@ def _on_beam(
         lid=flags.lid,
     )
     model.keep(job)
-    return BeamOutput(flags.output, made_by, WINDOW_SIZE, model=model, runner=runner)
+    return BeamOutput(flags.output, provenance, WINDOW_SIZE, model=model, runner=runner)
 
 
 def _translate_to_file(

@@ -25,25 +25,22 @@ from mnmt_jax.commands.context_flags import add_separator
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.errors import UserError, join_names, warn
 from mnmt_jax.vocabulary.language_codes import canonical_codes
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.lavs import PieceCounts, PiecesByLanguage
-    from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     Made = tuple[Vocabulary, dict[str, Any]]
 
-# Flags of the training itself: their types and help texts.
+# Flags of the training itself: their types and help texts; defaults are those of the options.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "vocab_size": (positive_int, "pieces, without {uncounted}; default: 8000"),
-    "character_coverage": (float, "fraction of characters covered by pieces; default: 1.0"),
-    "normalization": (
-        str,
-        "SentencePiece normalization rule, e.g. nmt_nfkc, nfkc; default: identity",
-    ),
-    "sentences": (positive_int, "maximum number of sampled sentences; default: 1000000"),
-    "temperature": (float, "sampling temperature over languages; default: 5"),
-    "seed": (seed_value, "random seed of the sample; default: 0"),
+    "vocab_size": (positive_int, "pieces, without {uncounted}"),
+    "character_coverage": (float, "fraction of characters covered by pieces"),
+    "normalization": (str, "SentencePiece normalization rule, e.g. nmt_nfkc, nfkc"),
+    "sentences": (positive_int, "maximum number of sampled sentences"),
+    "temperature": (float, "sampling temperature over languages"),
+    "seed": (seed_value, "random seed of the sample"),
 }
 TRAINING_FLAGS = (*_OPTIONS, "model_type")
 """Flags of each training of a SentencePiece model."""
@@ -91,7 +88,7 @@ def make_parser() -> CommandParser:
         type=positive_int,
         metavar="N",
         help="--lavs code: split a piece seen more than N times in at least two languages; "
-        "default: 20",
+        f"default: {_THRESHOLD}",
     )
     group.add_argument(
         "--lavs_copies",
@@ -120,9 +117,18 @@ def add_training_options(parser: argparse.ArgumentParser, uncounted: str = "lang
             f"--{flag}",
             type=kind,
             metavar="N" if kind is not str else "RULE",
-            help=text.format(uncounted=uncounted),
+            help=f"{text.format(uncounted=uncounted)}; default: {_default(flag)}",
         )
-    parser.add_argument("--model_type", choices=("unigram", "bpe"), help="default: unigram")
+    parser.add_argument(
+        "--model_type",
+        choices=("unigram", "bpe"),
+        help=f"default: {SentencePieceOptions.model_type}",
+    )
+
+
+def _default(flag: str) -> str:
+    value = getattr(SentencePieceOptions, flag)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
@@ -144,8 +150,6 @@ def training_options(arguments: argparse.Namespace, flags: Sequence[str]) -> Sen
     Raises:
         UserError: if a value is invalid.
     """
-    from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
-
     values = {name: getattr(arguments, name) for name in flags}
     return SentencePieceOptions(**{n: value for n, value in values.items() if value is not None})
 

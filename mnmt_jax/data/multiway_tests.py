@@ -12,10 +12,12 @@ from mnmt_jax.data.corpus import Corpus
 from mnmt_jax.data.parallel_corpora import PatternFiles
 from mnmt_jax.vocabulary.languages import LANGUAGES
 
-# Flores+ and Flores-200; some languages have different names. "nb" and "no" share one file.
-_FLORES_200 = {"tl": "tgl_Latn", "zh": "zho_Hans"}
+FLORES_200 = {"tl": "tgl_Latn", "zh": "zho_Hans"}
+"""Codes of Flores-200 that differ from those of Flores+."""
+
+# "nb" and "no" share one file.
 _FLORES_WORDS = {
-    code: tuple(filter(None, (item.flores, _FLORES_200.get(code))))
+    code: tuple(filter(None, (item.flores, FLORES_200.get(code))))
     for code, item in LANGUAGES.items()
     if item.flores
 }

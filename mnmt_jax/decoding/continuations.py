@@ -125,7 +125,7 @@ def _prefixes(inference_model: InferenceModel, lines: Sequence[Line]) -> list[tu
 
 
 def _groups(sizes: Sequence[int], members: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Yield groups of at most `max_rows` members whose prompts have the same length."""
+    """Yield groups of at most `max_size` members whose prompts have the same length."""
     for size in sorted({sizes[i] for i in members}):
         yield from chunks([i for i in members if sizes[i] == size], max_size)
 

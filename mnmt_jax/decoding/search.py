@@ -2,10 +2,10 @@
 
 A search uses a model only through `step(tokens [batch, beam], cache) -> (logits [batch, beam,
 vocab], cache)`. For a request with contrasts (`mnmt_jax.decoding.contrastive_decoding`) the logits
-are [batch, inputs, beam, vocab], the sentence's own input first. A search is an object with three
-methods: `start` feeds the prefix, `advance` takes steps until a number of sentences have ended (so
-that a caller may replace them), `finish` returns hypotheses. `beam_search`, `greedy` and `sample`
-call the three in sequence.
+are [batch, inputs, beam, vocab], the sentence's own input first. A `Search` has four methods:
+`start` feeds the prefix, `advance` takes steps until a number of sentences have ended (so that a
+caller may replace them), `done` tells which have, `finish` returns hypotheses. `beam_search`,
+`greedy` and `sample` run a search from start to end.
 
 Steps, limit, random stream and end of a sentence depend on that sentence alone. A sentence that has
 ended stays unchanged while others go on.

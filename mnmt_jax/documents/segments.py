@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.glossary import Glossary
+    from mnmt_jax.decoding.markup_tokens import Markup
     from mnmt_jax.decoding.translated_text import TextToTranslate
-
-Markup = Literal["", "html", "xml"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -326,7 +326,7 @@ def _prepare(
     if model.supervised is None:
         say(model.unknown_training)
     folder = Path(output)
-    made_by = model.provenance(directions)
+    provenance = model.provenance(directions)
     if not overwrite:
         targets = dict.fromkeys(target for _, target in directions)
         settings = optional_metrics.settings(targets) if optional_metrics else {}
@@ -334,14 +334,14 @@ def _prepare(
             settings["off_target_second"] = benchmark.second_detector.signature
         check_overwrite(
             folder,
-            made_by,
+            provenance,
             benchmark,
             system={"name": model.name, "step": model.step, "decoding": model.decoding},
             directions=directions,
             optional=settings,
             supervised=model.supervised,
         )
-    store = TranslationStore(folder / "translations", made_by)
+    store = TranslationStore(folder / "translations", provenance)
     if store.stale:
         say(f"{folder}: translations by another model or search are replaced")
     return directions, store

@@ -61,7 +61,7 @@ class OptionalMetrics:
     """Scorer of optional metrics.
 
     Args:
-        wanted: the metrics to compute.
+        selection: the metrics to compute.
         vocabulary: vocabulary of the model; only a published procedure needs it.
         languages: languages of the model.
 

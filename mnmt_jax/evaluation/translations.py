@@ -123,9 +123,9 @@ class TranslationStore:
 
     Args:
         folder: folder of the files.
-        made_by: provenance: what the translations depend on besides their sources, i.e.
-            parameters, vocabulary, instruction, search. Files of another provenance are removed.
-            The values of `BY_DIRECTION` are compared for the directions that both name.
+        provenance: what the translations depend on besides their sources, i.e. parameters,
+            vocabulary, instruction, search. Files of another provenance are removed. The values of
+            `BY_DIRECTION` are compared for the directions that both name.
 
     Attributes:
         reused: directions whose files were complete.
@@ -243,7 +243,10 @@ def _read_outputs(
         direction: source and target.
         texts: the test set.
     """
-    return _read(_path(folder, direction), texts)
+    rows = _rows(_path(folder, direction))
+    if rows is None or [pair for pair, _ in rows] != _pairs(texts):
+        return None
+    return [output for _, output in rows]
 
 
 def _path(folder: Path, direction: Direction) -> Path:
@@ -318,14 +321,6 @@ def _line(source: str, output: TranslatedSentence, reference: str) -> str:
     if output.without_context:
         row["without_context"] = True
     return json.dumps(row, ensure_ascii=False) + "\n"
-
-
-def _read(path: Path, texts: TestSet) -> list[TranslatedSentence] | None:
-    """Read a file; return None if it is missing, damaged or of other sentences."""
-    rows = _rows(path)
-    if rows is None or [pair for pair, _ in rows] != _pairs(texts):
-        return None
-    return [output for _, output in rows]
 
 
 def _pairs(texts: TestSet) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from mnmt_jax.data.multiway_tests import FLORES_200
 from mnmt_jax.vocabulary.language_codes import canonical_code, is_code
 from mnmt_jax.vocabulary.languages import LANGUAGES
 
@@ -43,10 +44,10 @@ NLLB_TAGS: tuple[str, ...] = tuple(
 )
 """The 202 language tags of NLLB-200 in the order of its ids."""
 
-# Flores-200 and Flores+ name these differently, or two of our codes share the Flores code.
-_FLORES_200 = {"tgl_Latn": "tl", "zho_Hans": "zh", "nob_Latn": "nb"}
 _CODE_OF_FLORES: Mapping[str, str] = MappingProxyType(
-    {facts.flores: code for code, facts in LANGUAGES.items() if facts.flores} | _FLORES_200
+    {facts.flores: code for code, facts in LANGUAGES.items() if facts.flores}
+    | {tag: code for code, tag in FLORES_200.items()}
+    | {"nob_Latn": "nb"}  # also that of "no"
 )
 _UNDERSCORED = re.compile(r"__([A-Za-z][A-Za-z0-9_@-]*)__")
 _PLAIN_CODE = re.compile(r"[A-Za-z_]+")

@@ -127,8 +127,8 @@ class SentenceIntervals:
 
 def _fingerprint(evaluation: Evaluation, field: str) -> str:
     """Return a hash of what made the translations, and of their scores."""
-    made_by = evaluation.folder / "translations" / "made_by.json"
-    model = made_by.read_bytes() if made_by.is_file() else b""
+    provenance_file = evaluation.folder / "translations" / "made_by.json"
+    model = provenance_file.read_bytes() if provenance_file.is_file() else b""
     model += evaluation.procedure.encode()
     scores = repr(sorted(evaluation.result.values(field).items()))
     return hashlib.sha256(model + scores.encode()).hexdigest()

@@ -41,6 +41,7 @@ class StoredDocument:
         forbidden_terms: forbidden terms in the translation.
         is_fetched: whether its user has the translation.
         start: time of its arrival.
+        task: its translation in the background; None if the request waits for it.
     """
 
     name: str

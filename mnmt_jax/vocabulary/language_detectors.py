@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import langcodes
-
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -228,6 +226,8 @@ def _merge(ranked: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
 @functools.cache
 def _convert_label(label: str) -> str:
     """Return a label such as `ekk_Latn` as that of lid.176 (`et`), or as the language's code."""
+    import langcodes  # slow to import
+
     try:
         language = langcodes.Language.get(label.replace("_", "-")).prefer_macrolanguage().language
     except langcodes.LanguageTagError:

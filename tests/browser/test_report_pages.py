@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 
 import pytest
 
@@ -12,7 +11,7 @@ from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.seed_statistics import group_by_seed
 from mnmt_jax.evaluation.significance import SentenceSignificance
 from tests.browser.chromium import find_chromium, measure
-from tests.unit.colours import contrast, difference
+from tests.unit.colours import contrast, difference, hexadecimal
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import damaged
 from tests.unit.test_significance import PAIRS, REFERENCES, made
@@ -95,10 +94,10 @@ def test_a_comparison_has_all_its_sections():
 
 def test_models_have_distinct_colours(measurements):
     for actual in measurements["eight"].values():
-        colours = [_hexadecimal(colour) for colour in actual["colours"]]
+        colours = [hexadecimal(colour) for colour in actual["colours"]]
         assert len(colours) == 8
         for number, colour in enumerate(colours):
-            assert contrast(colour, _hexadecimal(actual["background"])) >= 3
+            assert contrast(colour, hexadecimal(actual["background"])) >= 3
             assert min([1.0, *(difference(colour, c) for c in colours[:number])]) > 0.1
 
 
@@ -129,8 +128,3 @@ def test_measurements_detect_layout_faults(tmp_path):
     assert actual["broken"]["broken"] and "|" in actual["broken"]["broken"][0]
     assert actual["wide"]["width"] > 420 and actual["wide"]["outside"]
     assert not actual["covered"]["broken"] and not actual["broken"]["hidden"]
-
-
-def _hexadecimal(colour: str) -> str:
-    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
-    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database
 from tests.browser.chromium import find_chromium
-from tests.unit.colours import contrast
+from tests.unit.colours import contrast, hexadecimal
 from tests.unit.made_server import LANGUAGES, MadeJob, made_service, serving
 from tests.unit.test_serving import wait_until
 
@@ -432,11 +431,6 @@ def test_text_has_contrast_in_both_schemes(page, scheme):
         assert ratio >= 4.5, (selector, ratio)
     dark = contrast(hexadecimal(page.evaluate(back)), "#ffffff") > 10
     assert dark is (scheme == "dark")
-
-
-def hexadecimal(colour: str) -> str:
-    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
-    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def test_a_theme_that_was_chosen_stays(page):

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from mnmt_jax.decoding.constrained_search import ConstrainedBeamSearch
 from tests.made_terms import search_terms
 from tests.slow_search import EOS, missing_tokens
-from tests.toy_model import make_cache, make_request, make_tables, reorder, step
+from tests.toy_model import (
+    assert_same_hypotheses,
+    make_cache,
+    make_request,
+    make_tables,
+    reorder,
+    step,
+)
 
 ROWS, VOCAB, BEAM, STEPS = 3, 8, 3, 13
 TOKENS = st.lists(st.integers(2, VOCAB - 1), min_size=1, max_size=3)
@@ -33,11 +40,6 @@ def _request(terms, forbidden=()):
     rows = [(required, list(forbidden)) for required in terms]
     arrays = jax.tree.map(lambda array: array[:-1], search_terms([*rows, WIDEST]))
     return make_request([STEPS - 1] * len(rows), max_steps=STEPS).replace(terms=arrays)
-
-
-def _assert_equal(one, other):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,11 +68,11 @@ def test_a_sentence_does_not_depend_on_its_batch_mates(seed, terms, row):
     tables = make_tables(seed, ROWS, VOCAB)
     together = _run(tables, _request(terms))
     alone = _run(tables[row : row + 1], _request(terms[row : row + 1]))
-    _assert_equal(jax.tree.map(lambda a: a[row : row + 1], together), alone)
+    assert_same_hypotheses(jax.tree.map(lambda a: a[row : row + 1], together), alone)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**20), TERMS)
 def test_stopping_on_the_way_changes_nothing(seed, terms):
     tables, request = make_tables(seed, ROWS, VOCAB), _request(terms)
-    _assert_equal(_run(tables, request), _run(tables, request, (1, 2, None)))
+    assert_same_hypotheses(_run(tables, request), _run(tables, request, (1, 2, None)))

@@ -21,19 +21,13 @@ from mnmt_jax.data.mixing_schedule import MixingSchedule, sampling_rates
 from mnmt_jax.design.layouts import LAYOUTS, SOURCE, TARGET
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.seeded_permutation import hash64, permuted_positions
+from tests.made_run import random_pairs
 from tests.unit import made_text
 from tests.unpacked import unpack
 
 SIZES = {("en", "de"): 90, ("de", "en"): 90, ("en", "fr"): 31, ("fr", "en"): 7}
 SETTINGS = settings(deadline=None, derandomize=True)
 FACTORS = st.floats(0.3, 4.0)
-
-
-def random_pairs(count: int, seed: int, longest: int = 9):
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        source, target = rng.integers(1, longest, 2)
-        yield rng.integers(3, 60, source).tolist(), rng.integers(3, 60, target).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +273,7 @@ def test_restoring_a_position_continues(cache, steps):
     for _ in range(steps):
         next(iterator)
     state = iterator.get_state()
-    assert all(isinstance(value, int) for value in state.values())
+    assert state and all(isinstance(value, int) for value in state.values())
     again = batches(cache, LAYOUTS["two_stage_trigger"], settings_of_run(instruction="1"))
     next(again)
     again.set_state(state)

@@ -12,7 +12,7 @@ import pytest
 
 from mnmt_jax.analysis import probe_features
 from mnmt_jax.analysis import teacher_forcing as forced_batches
-from mnmt_jax.analysis.alignment import TOKEN_GROUPS, attention_statistics
+from mnmt_jax.analysis.attention_statistics import TOKEN_GROUPS, attention_statistics
 from mnmt_jax.analysis.layer_states import (
     compute_layer_states,
     mean_states,

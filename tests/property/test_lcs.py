@@ -11,11 +11,10 @@ import pytest
 
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.design.objective import States
-from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.lcs import LCS
 from mnmt_jax.model.network import build_model
-from tests.applied import apply
+from tests.applied import apply, assert_same_on_a_mesh
 from tests.property.test_contrastive_model import VOCABULARY, make_batch
 from tests.property.test_plan import pairs
 from tests.random_params import MILD, random_params
@@ -105,10 +104,7 @@ def test_a_mesh_changes_nothing():
     model = make(heads=4)
     batch = make_batch(model.layout, [[pair] for pair in pairs(8)])
     params = random_params(model, moments=MILD)
-    mesh = make_mesh(Mesh(fsdp=2, tensor=2), jax.devices()[:8])
-    run = jit_with_mesh(mesh, lambda p, b: model.apply({"params": p}, b))
-    found = run(params, place_batch(jax.tree.map(np.asarray, batch), mesh))
-    np.testing.assert_allclose(np.asarray(found), apply(model, params, batch), atol=ATOL)
+    assert_same_on_a_mesh(model, params, batch, Mesh(fsdp=2, tensor=2), atol=ATOL)
 
 
 @pytest.mark.parametrize(

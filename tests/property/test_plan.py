@@ -14,12 +14,11 @@ from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.data.converter import Example
 from mnmt_jax.design.layouts import LANGUAGES, LAYOUTS
 from mnmt_jax.design.plan import Kind, Layer, Sublayer
-from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.model import layer_stack
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import Network, build_model
-from tests.applied import apply
+from tests.applied import apply, assert_same_on_a_mesh
 from tests.property.test_contrastive_model import LENGTHS, VOCABULARY, make_batch
 from tests.random_params import MILD, random_params
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
@@ -105,10 +104,7 @@ def test_a_mesh_changes_nothing_of_it():
     model = telling("register", heads=4)
     batch = make_batch(model.layout, [[pair] for pair in pairs(8)])
     params = random_told(model)
-    mesh = make_mesh(Mesh(fsdp=4), jax.devices()[:8])
-    run = jit_with_mesh(mesh, lambda p, b: model.apply({"params": p}, b))
-    found = run(params, place_batch(jax.tree.map(np.asarray, batch), mesh))
-    np.testing.assert_allclose(np.asarray(found), apply(model, params, batch), atol=ATOL)
+    assert_same_on_a_mesh(model, params, batch, Mesh(fsdp=4), atol=ATOL)
 
 
 def test_a_batch_without_languages_is_enough_until_a_layer_asks():

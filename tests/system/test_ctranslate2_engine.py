@@ -8,7 +8,6 @@ import ctranslate2
 import numpy as np
 import pytest
 
-from mnmt_jax.commands import serve
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.translation import Translation
@@ -22,7 +21,6 @@ from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.users import User
 from mnmt_jax.vocabulary.language_detectors import make_lid176
 from tests.system.test_ctranslate2 import names, prompt
-from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import LINES, made_translator
 
 PRE = (("norm", "pre"),)
@@ -162,21 +160,3 @@ def test_other_precisions_are_refused():
     translator = made_translator("5", "encoder_decoder", PRE, weights="bfloat16")
     with pytest.raises(UserError, match="weights='bfloat16': with --engine=ctranslate2 use --comp"):
         CTranslate2Job.of(SentenceJob.create(translator))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--engine=ctranslate2"],
-            "--run=.*/run: CTranslate2 has no model like 'register', only encoder_decod",
-        ),
-        (["--engine=onnx"], "--engine=onnx must be jax or ctranslate2"),
-    ],
-)
-def test_other_layouts_and_engines_are_one_line(tmp_path, monkeypatch, flags, message):
-    run = write_made_run(tmp_path / "run", made_translator("1", "register"))
-    monkeypatch.setenv("PJRT_NPROC", "8")  # else `main` sets it, for the whole process
-    monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", *flags])
-    with pytest.raises(UserError, match=message):
-        serve.main()

@@ -25,7 +25,8 @@ from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from tests import made_foreign, made_pages
 from tests.documents import make_root, run_page
 from tests.made_params import assert_same

@@ -74,7 +74,7 @@ def metrics(text: str) -> list[dict]:
     """Return the lines of metrics.jsonl, which has one for every step."""
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["step"] for line in lines] == [*range(1, len(lines) + 1)]
-    assert all(len(line["batch_seconds"]["by_process"]) == 2 for line in lines)
+    assert lines and all(len(line["batch_seconds"]["by_process"]) == 2 for line in lines)
     return lines
 
 

@@ -26,7 +26,8 @@ from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from tests.made_params import assert_same
 from tests.made_run import LEARNS, LEARNS_FAST, records
 from tests.unit import made_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,28 +48,6 @@ def test_invalid_configuration_is_one_line_and_status_2(script, binding, named, 
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
     assert named in done.stderr
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["translate", "--run=x", "--sorce=de"], "--sorce: no such flag; did you mean '--source'?"),
-        (["translate", "--nbest=4"], "--nbest: no such flag; use --beam_size N --format=jsonl for"),
-        (["translate", "--n-best", "4"], "--n-best: no such flag; use --beam_size N --format=json"),
-        (["adapters", "save", "--rn=x"], "--rn: no such flag; did you mean '--run'? see mnmt adap"),
-        (
-            ["translate", "--beam=2"],
-            "--beam: no such flag; did you mean '--beam_size'? see ",
-        ),
-        (["evaluate", "--metrics=bleu"], "--metrics: no such flag; did you mean '--metricx'?"),
-        (["train", "--xyz", "1"], "--xyz: no such flag; see mnmt train --help"),
-        (["train", "--gin.Train.steps=3"], "are required: --workdir"),
-    ],
-)
-def test_an_unknown_flag_is_named_before_a_missing_one(arguments, message, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["mnmt", *arguments])
-    with pytest.raises(UserError, match=re.escape(message)):
-        mnmt.main()
 
 
 def test_a_name_of_the_hub_is_not_a_folder(monkeypatch, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -87,11 +86,7 @@ def test_one_process_at_a_time_works_in_an_output_folder(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """Put commands of SLURM first on the path that run jobs here; return the folder of its jobs."""
-    commands = fake_slurm.write_commands(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "jobs"))
-    return tmp_path / "jobs"
+    return fake_slurm.put_on_path(tmp_path, monkeypatch)
 
 
 def test_words_after_two_dashes_go_to_snakemake():

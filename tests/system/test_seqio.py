@@ -29,7 +29,8 @@ from mnmt_jax.vocabulary.languages import (
     english_centric_directions,
     mitre_directions,
 )
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from scripts import cache_tasks
 from tests.run_commands import command

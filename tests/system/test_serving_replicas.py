@@ -84,9 +84,14 @@ def test_replicas_share_the_lines_of_a_server(tmp_path):
         (["--replicas=3"], "--replicas=3 must divide the 8 devices of this process"),
         (["--replicas=2", "--engine=ctranslate2"], "--replicas is for --engine=jax"),
         (["--replicas=0"], "--replicas=0 must be at least 1"),
+        (
+            ["--engine=ctranslate2"],
+            "--run=.*/run: CTranslate2 has no model like 'register', only encoder_decod",
+        ),
+        (["--engine=onnx"], "--engine=onnx must be jax or ctranslate2"),
     ],
 )
-def test_other_numbers_of_replicas_are_one_line(tmp_path, monkeypatch, flags, message):
+def test_other_replicas_layouts_and_engines_are_one_line(tmp_path, monkeypatch, flags, message):
     run = write_made_run(tmp_path / "run", made_translator("1", "register"))
     monkeypatch.setenv("PJRT_NPROC", "8")  # else `main` sets it, for the whole process
     monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", *flags])

@@ -1,7 +1,6 @@
 """A row by Snakemake's local executor and by its SLURM plugin gives the same bytes."""
 
 import json
-import os
 
 import pytest
 
@@ -14,11 +13,7 @@ if FOLDER is None:
 
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
-    """Put commands that stand in for SLURM's first on the path; return the folder of the jobs."""
-    commands = fake_slurm.write_commands(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "jobs"))
-    return tmp_path / "jobs"
+    return fake_slurm.put_on_path(tmp_path, monkeypatch)
 
 
 def test_two_executors_make_the_same_scores_and_pages(tmp_path, jobs):

@@ -1,11 +1,18 @@
 """Contrast and perceptual difference of colours written as `#rrggbb`."""
 
 import math
+import re
 
 
 def _linear(colour: str) -> list[float]:
     values = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     return [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
+
+
+def hexadecimal(colour: str) -> str:
+    """Return a colour that Chromium computed, such as `rgb(0, 0, 255)`, as `#rrggbb`."""
+    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
+    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def contrast(one: str, other: str) -> float:

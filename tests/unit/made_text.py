@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import tempfile
 
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 LANGUAGES = ("en", "de", "fr")

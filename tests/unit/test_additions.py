@@ -16,7 +16,8 @@ from mnmt_jax.interop.fairseq import export_fairseq
 from mnmt_jax.interop.huggingface import export_huggingface
 from mnmt_jax.vocabulary.added_languages import append_pieces
 from mnmt_jax.vocabulary.lavs import count_pieces
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_model
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_model
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_foreign import m2m100_pieces, spm_model
 from tests.unit import made_text

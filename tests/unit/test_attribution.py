@@ -12,7 +12,6 @@ import pytest
 
 from mnmt_jax.analysis.attribution import (
     COMPONENT_OUTPUTS,
-    DEFAULT_NODES,
     BranchedBlock,
     attribute_block,
     conductance,
@@ -20,6 +19,7 @@ from mnmt_jax.analysis.attribution import (
     integrated_gradients,
 )
 from mnmt_jax.analysis.branches import branch_layers
+from mnmt_jax.analysis.defaults import NODES
 from mnmt_jax.design.objective import Intermediate, States
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.forward_passes import ForwardPasses
@@ -52,7 +52,7 @@ def test_quadrature_is_exact_for_polynomials():
     points, weights = gauss_legendre_nodes(4)
     for power in range(8):
         assert float((weights * points**power).sum()) == pytest.approx(1 / (power + 1), abs=1e-6)
-    assert len(gauss_legendre_nodes()[0]) == DEFAULT_NODES == 50
+    assert len(gauss_legendre_nodes()[0]) == NODES == 50
 
 
 def test_a_linear_function_is_attributed_exactly():
@@ -70,7 +70,7 @@ def test_a_linear_function_is_attributed_exactly():
 def test_attributions_equal_a_brute_force_riemann_sum(taken_apart):
     """A Riemann sum of 2,000 steps in float64 with derivatives by hand, for every unit."""
     block, params, states, name = taken_apart
-    nodes = MANY if name == "relu" else DEFAULT_NODES
+    nodes = MANY if name == "relu" else NODES
     expected, total = riemann(params, np.asarray(states, np.float64), name)
     inner, outer = block.inner(), block.outer()
     for output in COMPONENT_OUTPUTS:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
-from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.data.converter import Example, Lengths, segments_from_rows
 from mnmt_jax.decoding.generate import generate
 from mnmt_jax.decoding.search import Greedy, Request
 from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
@@ -24,48 +23,34 @@ from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.special_ids import UNK_ID
-from tests.made_run import make_cache, make_config, train_and_continue
+from tests import method_setting
+from tests.made_run import make_cache, train_and_continue
+from tests.method_setting import (
+    CASES,
+    CODES,
+    VOCABULARY,
+    arrays,
+    converted,
+    converter_of,
+    learner_of,
+    random_sides,
+    sizes_of,
+)
 from tests.random_params import STRONG, random_params
-from tests.unit import made_text
 
-VOCABULARY = made_text.vocabulary()
-CODES = VOCABULARY.languages
 LENGTHS = Lengths(source=12, target=10)
 ROWS = 8
 ATOL = 2e-6
-CASES = (("register", "register"), ("encoder_decoder", "5"), ("prefix_trigger", "4"))
 
 
-def configure(folder="", method: BackTranslation | None = BackTranslation(), **changes):  # noqa: B008
-    sizes = {"layout": "register", "stage_layers": (1,), "dropout": 0.0}
-    data = {"max_segments": 1, "instruction": "register"} | changes.pop("data", {})
-    config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
-    methods = (method,) if method else ()
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
-    return config.bind_languages(CODES, find_code)
-
-
-def learner_of(config, mesh: jax.sharding.Mesh | None = None) -> Learner:
-    mesh = mesh or make_mesh(Mesh(), jax.devices()[:1])
-    return Learner.from_config(config, VOCABULARY.size, mesh)
-
-
-def converter_of(config, learner: Learner, lengths: Lengths = LENGTHS) -> Converter:
-    instruction, roles = (
-        INSTRUCTIONS[config.data.instruction],
-        learner.model.layout.embedded_roles(),
-    )
-    return Converter(VOCABULARY, instruction, roles, lengths, config.model.register_factor)
-
-
-def arrays(batch):
-    return {name: jnp.asarray(array) for name, array in batch.items() if name != "task"}
+def configure(folder="", *methods, **changes):
+    data = {"max_segments": 1} | changes.pop("data", {})
+    return method_setting.configure(folder, *methods, data=data, **changes)
 
 
 def pairs(count: int) -> list[Example]:
     """Pairs into every language, and a target of one piece."""
-    rng = np.random.default_rng(0)
-    sides = [[rng.integers(3, 57, rng.integers(1, 7)) for _ in range(2)] for _ in range(count)]
+    sides = random_sides(count)
     sides[0][1] = sides[0][1][:1]
     return [Example(*both, n % 2, (n % 2 + 1 + n // 2 % 2) % 3) for n, both in enumerate(sides)]
 
@@ -76,16 +61,11 @@ def setting(layout: str = "register", instruction: str = "register", **fields):
 
     The last row is empty.
     """
-    layers = (1, 1) if layout == "encoder_decoder" else (1,)
-    factor = 2.0 if layout == "register" else 1.0
-    model = {"layout": layout, "stage_layers": layers, "register_factor": factor}
-    config = configure(
-        method=BackTranslation(**fields), model=model, data={"instruction": instruction}
-    )
+    data, method = {"instruction": instruction}, BackTranslation(**fields)
+    config = configure("", method, model=sizes_of(layout), data=data)
     learner = learner_of(config)
     sentence_pairs = pairs(ROWS - 1)
-    rows = segments_from_rows([*([pair] for pair in sentence_pairs), []])
-    batch = arrays(converter_of(config, learner).batch(rows, ROWS))
+    batch = arrays(converted(converter_of(config, learner, LENGTHS), sentence_pairs, ROWS))
     params = random_params(learner.model, 3, STRONG)
     params["embedding"] = params["embedding"].at[VOCABULARY.eos_id].multiply(4.0)  # some end early
     generated = jax.jit(
@@ -110,7 +90,7 @@ def test_generated_pairs_equal_offline_translations(layout, instruction):
         Example(pair.target, np.zeros(0, np.int32), pair.target_lang, int(language))
         for pair, language in zip(sentence_pairs, drawn, strict=True)
     ]
-    converter = converter_of(config, learner)
+    converter = converter_of(config, learner, LENGTHS)
     static = arrays(converter.static_batch(segments_from_rows([[e] for e in turned]), ROWS - 1))
     row = converter.instruction
     codes = [CODES[e.target_lang] for e in turned]
@@ -128,8 +108,7 @@ def test_generated_pairs_equal_offline_translations(layout, instruction):
     ]
     assert any(len(e.source) < limit for e, limit in zip(expected, limits, strict=True))
     assert len({tuple(e.source) for e in expected}) > 4
-    rows = segments_from_rows([*([pair] for pair in expected), []])
-    laid = {n: a for n, a in converter.batch(rows, ROWS).items() if n != "task"}
+    laid = converted(converter, expected, ROWS)
     assert laid.keys() == generated.keys() and limits[0] == 1
     for name, array in laid.items():
         width = max(array.shape[1], generated[name].shape[1])
@@ -321,7 +300,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
 )
 def test_invalid_arguments_are_one_error_line(method, changes, message):
     with pytest.raises(UserError, match=message) as caught:
-        learner_of(configure(method=BackTranslation(**method), data=changes))
+        learner_of(configure("", BackTranslation(**method), data=changes))
     assert "\n" not in str(caught.value)
 
 
@@ -340,21 +319,20 @@ def test_the_longest_spans_are_known_before_training(layout, instruction, factor
         lambda _, lengths, __: record("known", lengths),
     )
     monkeypatch.setattr(Network, "check_lengths", lambda _, lengths: record("used", lengths))
-    sizes = {"layout": layout, "stage_layers": (1, 1) if layout == "encoder_decoder" else (1,)}
     config = configure(
-        method=BackTranslation(max_length=factor),
-        model=sizes | {"register_factor": 2.0 if layout == "register" else 1.0},
+        "",
+        BackTranslation(max_length=factor),
+        model=sizes_of(layout),
         data={"instruction": instruction, "target_length": LENGTHS.target},
     )
     learner = learner_of(config)
-    rows = segments_from_rows([[pair] for pair in pairs(ROWS)])
     network = learner.model, random_params(learner.model, 3)
     spec, key = learner.generated_batches[0], jax.random.key(0)
     generated, _ = jax.eval_shape(
         lambda batch: generate_batch(
             *(spec, 0, network, batch, key), prefix_length=learner.prefix_length
         ),
-        arrays(converter_of(config, learner).batch(rows, ROWS)),
+        arrays(converted(converter_of(config, learner, LENGTHS), pairs(ROWS), ROWS)),
     )
     roles = [role for role in learner.model.layout.embedded_roles() if role != "target"]
     record("used", {role: generated[f"{role}_tokens"].shape[1] for role in roles})
@@ -364,12 +342,12 @@ def test_the_longest_spans_are_known_before_training(layout, instruction, factor
 def test_too_few_learned_positions_are_one_error_line():
     message = "register span has 18 .* lower BackTranslation.max_length or Data.target_length$"
     with pytest.raises(UserError, match=message):
-        learner_of(configure(model={"positions": ("learned", 17)}))
-    learner_of(configure(model={"positions": ("learned", 18)}))
+        learner_of(configure("", BackTranslation(), model={"positions": ("learned", 17)}))
+    learner_of(configure("", BackTranslation(), model={"positions": ("learned", 18)}))
 
 
 def test_the_languages_of_the_vocabulary_are_required():
-    config = dataclasses.replace(configure(method=None))
+    config = configure()
     bare = dataclasses.replace(config.train, methods=(BackTranslation(),))
     with pytest.raises(UserError, match=r"BackTranslation.vocabulary=\(\): name the vocabulary's"):
         learner_of(dataclasses.replace(config, train=bare))

@@ -447,8 +447,9 @@ def test_regional_varieties_inherit_the_entries_of_their_parents(language):
     assert set(parent.units()) <= set(regional.units()) and not regional.missing_phrases()
     for unit in parent.units():
         assert set(parent.unit_patterns(unit)) <= set(regional.unit_patterns(unit))
-    pairs = CldrCorpus(["de", language], inventory="large").pairs("train", ("de", language), 50)
-    assert all(source and target for source, target in pairs)
+    corpus = CldrCorpus(["de", language], inventory="large")
+    pairs = [*corpus.pairs("train", ("de", language), 50)]
+    assert pairs and all(source and target for source, target in pairs)
 
 
 def test_a_split_with_too_few_meanings_is_an_error(monkeypatch):

@@ -144,9 +144,20 @@ def test_errors_in_an_imported_module_are_reported(tmp_path, monkeypatch):
         (["average", "--run=x", "--last=-3"], "argument --last: '-3' must be a whole number"),
         (["average", "--run=x", "--best=0"], "argument --best: '0' must be a whole number"),
         (["train", "--workdir=x", "--initialize_from="], "--initialize_from= is empty"),
+        (["translate", "--run=x", "--sorce=de"], "--sorce: no such flag; did you mean '--source'?"),
+        (["translate", "--nbest=4"], "--nbest: no such flag; use --beam_size N --format=jsonl for"),
+        (["translate", "--n-best", "4"], "--n-best: no such flag; use --beam_size N --format=json"),
+        (["adapters", "save", "--rn=x"], "--rn: no such flag; did you mean '--run'? see mnmt adap"),
+        (
+            ["translate", "--beam=2"],
+            "--beam: no such flag; did you mean '--beam_size'? see ",
+        ),
+        (["evaluate", "--metrics=bleu"], "--metrics: no such flag; did you mean '--metricx'?"),
+        (["train", "--xyz", "1"], "--xyz: no such flag; see mnmt train --help"),
+        (["train", "--gin.Train.steps=3"], "are required: --workdir"),
     ],
 )
-def test_misspelt_flags_are_named(arguments, message, monkeypatch):
+def test_mistakes_are_named_before_missing_flags(arguments, message, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mnmt", *arguments])
     with pytest.raises(UserError, match=re.escape(message)):
         mnmt.main()

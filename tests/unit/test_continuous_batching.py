@@ -119,7 +119,7 @@ def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkey
     monkeypatch.setattr(continuous_batching, "_admit_and_search", record)
     translator = made_translator(beam_size=1, batch=8, **ENDS)
     translator.translate(TEXTS[:4] * 6, **INTO_FRENCH)
-    assert all(donated)
+    assert donated and all(donated)
     assert [min_free for min_free, _ in active_rows] == [2] * 11 + [8]
     held = [rows for _, rows in active_rows]
     assert max(held) <= 6 and held[-1] == 0 and sum(held[3:-1]) > 0

@@ -11,12 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
-from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding.generate import generate
 from mnmt_jax.decoding.search import Greedy, Request
-from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cpo import CPO, preference_loss
 from mnmt_jax.methods.word_dropout import WordDropout
@@ -24,56 +21,44 @@ from mnmt_jax.training.generated_batches import change_batch
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import make_init
 from mnmt_jax.training.train_step import train_step
+from tests import method_setting
 from tests.applied import apply
 from tests.made_run import (
     assert_same_gradients_on_a_mesh,
     make_cache,
-    make_config,
     train_and_continue,
 )
+from tests.method_setting import (
+    CASES,
+    CODES,
+    VOCABULARY,
+    converter_of,
+    learner_of,
+    random_sides,
+    sizes_of,
+)
 from tests.random_params import STRONG, random_params
-from tests.unit import made_text
 
-VOCABULARY = made_text.vocabulary()
-CODES = VOCABULARY.languages
 LENGTHS = Lengths(source=12, target=9)
 ROWS = 6
-CASES = (("register", "register"), ("encoder_decoder", "5"), ("prefix_trigger", "4"))
 
 
-def configure(folder="", method: CPO = CPO(), **changes):  # noqa: B008
-    sizes = {"layout": "register", "stage_layers": (1,), "dropout": 0.0}
-    data = {"max_segments": 1, "instruction": "register"} | changes.pop("data", {})
-    config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, methods=(method,)))
+def configure(folder="", *methods, **changes):
+    data = {"max_segments": 1} | changes.pop("data", {})
+    return method_setting.configure(folder, *(methods or (CPO(),)), data=data, **changes)
 
 
-def learner_of(config) -> Learner:
-    return Learner.from_config(config, VOCABULARY.size, make_mesh(Mesh(), jax.devices()[:1]))
-
-
-def converted(converter: Converter, examples) -> dict[str, np.ndarray]:
-    """Lay pairs out, one in a row; the last rows are empty."""
-    rows = [*([example] for example in examples), *([] for _ in range(ROWS - len(examples)))]
-    return {n: a for n, a in converter.batch(segments_from_rows(rows), ROWS).items() if n != "task"}
+converted = functools.partial(method_setting.converted, rows=ROWS)
 
 
 @functools.cache
 def setting(layout: str = "register", instruction: str = "register", **fields):
     """Return learner, parameters, converter, pairs, their batch and the model's translations."""
-    layers = (1, 1) if layout == "encoder_decoder" else (1,)
-    factor = 2.0 if layout == "register" else 1.0
-    config = configure(
-        method=CPO(**fields),
-        model={"layout": layout, "stage_layers": layers, "register_factor": factor},
-        data={"instruction": instruction},
-    )
+    data, method = {"instruction": instruction}, CPO(**fields)
+    config = configure("", method, model=sizes_of(layout), data=data)
     learner = learner_of(config)
-    roles = learner.model.layout.embedded_roles()
-    converter = Converter(VOCABULARY, INSTRUCTIONS[instruction], roles, LENGTHS, 2.0)
-    rng = np.random.default_rng(0)
-    sides = [[rng.integers(3, 57, rng.integers(1, 7)) for _ in range(2)] for _ in range(ROWS - 1)]
-    pairs = [Example(*both, n % 3, (n + 1) % 3) for n, both in enumerate(sides)]
+    converter = converter_of(config, learner, LENGTHS)
+    pairs = [Example(*both, n % 3, (n + 1) % 3) for n, both in enumerate(random_sides(ROWS - 1))]
     params = random_params(learner.model, 3, STRONG)
     params["embedding"] = params["embedding"].at[VOCABULARY.eos_id].multiply(4.0)  # some end early
     batch = converted(converter, pairs)
@@ -190,7 +175,7 @@ def test_training_prefers_the_targets_to_the_first_translations():
     margins = {}
     for weight in (0.0, 5.0):
         optimizer = {"learning_rate": 3e-3, "warmup_steps": 1, "label_smoothing": 0.0}
-        learner = learner_of(configure(method=CPO(weight=weight), optimizer=optimizer))
+        learner = learner_of(configure("", CPO(weight=weight), optimizer=optimizer))
         batch = setting()[4]
         state = make_init(learner, batch, 0)()
         first = changed(learner, state.params, batch)
@@ -268,8 +253,6 @@ def test_learned_positions_suffice_for_the_longest_translation(layout, instructi
 
 
 def test_word_dropout_of_one_of_the_two_targets_is_refused():
-    config = configure()
-    methods = (CPO(), WordDropout(vocabulary=CODES))
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
+    config = configure("", CPO(), WordDropout())
     with pytest.raises(UserError, match="^cpo: 'word_dropout' changes .*; leave one of them out$"):
         learner_of(config)

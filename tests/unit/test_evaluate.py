@@ -382,7 +382,7 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     finished["directions"][0] |= {"comet": 80.0, "spbleu": 20.0}
     finished["signatures"]["comet"] = "model:a"
     finished["paper"] = {"procedure": "mitre"}
-    made_by = json.loads((tmp_path / "translations" / "made_by.json").read_text("utf-8"))
+    provenance = json.loads((tmp_path / "translations" / "made_by.json").read_text("utf-8"))
     (tmp_path / "scores.json").write_text(json.dumps(finished), encoding="utf-8")
     known = {"directions": benchmark.directions, "supervised": SUPERVISED, "system": {}}
     for settings, message in (
@@ -393,9 +393,9 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
         ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
     ):
         with pytest.raises(UserError, match=rf"\({message}\)"):
-            check_overwrite(tmp_path, made_by, benchmark, optional=settings, **known)
+            check_overwrite(tmp_path, provenance, benchmark, optional=settings, **known)
     same = {"spbleu": "f", "comet": "model:a", "paper_compatible": "mitre", "bert_score": "b"}
-    check_overwrite(tmp_path, made_by, benchmark, optional=same, **known)
+    check_overwrite(tmp_path, provenance, benchmark, optional=same, **known)
 
 
 def test_an_interrupted_overwriting_evaluation_is_continued(benchmark, tmp_path):

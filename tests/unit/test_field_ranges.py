@@ -33,7 +33,7 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.new_language import NewRows
 from mnmt_jax.runtime.run_command import run_command
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
 
 IMPOSSIBLE = (math.nan, math.inf, -math.inf, 1e308, -1e308, 10**400, -(10**400), 2.0**70)
 

@@ -21,7 +21,8 @@ from mnmt_jax.vocabulary.lavs import (
     splittable_pieces,
     threshold_for,
 )
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.unit import made_text
 

@@ -486,7 +486,7 @@ def test_older_adapters_imply_the_former_defaults():
     """Settings that did not exist had a single value then."""
     recorded = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
     facts = migrate_facts(OLD_FACTS, recorded)
-    assert all(recorded[name] == value for name, value in facts.items())
+    assert facts and all(recorded[name] == value for name, value in facts.items())
     of_base = migrate_facts(OLD_FACTS | {"position_base": 100.0}, recorded)
     assert of_base["positions"] == ["sinusoidal", 100.0] != recorded["positions"]
     assert (

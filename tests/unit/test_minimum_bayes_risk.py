@@ -1,14 +1,16 @@
 """Minimum Bayes risk decoding against double loops and the exhaustive distribution."""
 
 import collections
+import dataclasses
 import itertools
+import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from mnmt_jax.commands.text_files import make_record, read_record
+from mnmt_jax.commands.text_files import format_record, make_record, read_record
 from mnmt_jax.decoding import candidate_ranking, utilities
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
@@ -16,7 +18,7 @@ from mnmt_jax.decoding.minimum_bayes_risk import pairwise_chrf
 from mnmt_jax.decoding.search import sample, sentence_rngs
 from mnmt_jax.decoding.terms import LineTerms, Term
 from mnmt_jax.decoding.translate_lines import translate_lines
-from mnmt_jax.decoding.translation import Hypothesis
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.utilities import get_utility, register_mbr_metric
 from mnmt_jax.errors import UserError
@@ -178,18 +180,28 @@ def test_a_registered_metric_scores_the_pairs_of_all_lines_together(monkeypatch)
     assert pairs == expected and len(hypotheses) == len(pairs)
 
 
-def test_records_keep_utilities():
-    (translation,) = made_translator().translate_nbest(
-        LINES[:1], **INTO_FRENCH, **SAMPLES, utility="chrf"
+def test_records_keep_translations_without_tokens():
+    hypotheses = Hypothesis("ein", -1.5, (), 0.25), Hypothesis("zwei", -2.0, ())
+    translation = Translation(
+        hypotheses,
+        truncated=True,
+        limited=True,
+        pivot="one",
+        unknown_characters="🙂",
+        retried="contrast",
+        missing_terms=("word",),
+        forbidden_terms=("Wort",),
+        without_context=True,
     )
-    record = make_record(Line(0, LINES[0], "en", "fr"), translation)
-    assert [one["utility"] for one in record["nbest"]] == [
-        one.utility for one in translation.hypotheses
-    ]
-    read = read_record(record)
-    assert [(one.text, one.score, one.utility) for one in read.hypotheses] == [
-        (one.text, one.score, one.utility) for one in translation.hypotheses
-    ]
+    changed = {
+        field.name
+        for field in dataclasses.fields(translation)
+        if getattr(translation, field.name) != field.default
+    }
+    assert {field.name for field in dataclasses.fields(translation)} - changed == {"alignment"}
+    record = make_record(Line(0, LINES[0], "en", "de"), translation)
+    assert [one.get("utility") for one in record["nbest"]] == [0.25, None]
+    assert read_record(json.loads(format_record(record))) == translation
 
 
 def test_the_utility_is_recorded_as_a_setting_of_the_search():

@@ -35,7 +35,8 @@ from mnmt_jax.runs.new_language import NewRows, add_language, grown_table
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from mnmt_jax.vocabulary.user_defined_symbols import user_defined_symbols
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign

@@ -21,7 +21,8 @@ from mnmt_jax.data.noisy_segments import add_noise
 from mnmt_jax.design.fields import NoiseKind
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from tests.unit import made_text
 from tests.unpacked import unpack
 

@@ -11,6 +11,7 @@ from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_inside, check_name
 from mnmt_jax.vocabulary import sentencepiece_training as vocabulary_module
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.run_commands import command
 from tests.unit import made_text
@@ -98,7 +99,7 @@ def test_task_names_are_checked_in_the_cache(tmp_path, vocabulary, name):
 @pytest.fixture
 def vocabulary():
     text = {code: made_text.sentences(code, 60) for code in ("en", "de")}
-    options = vocabulary_module.SentencePieceOptions(vocab_size=40, byte_fallback=False)
+    options = SentencePieceOptions(vocab_size=40, byte_fallback=False)
     return Vocabulary(vocabulary_module.train_model(text, options), ("en", "de"))
 
 

@@ -130,6 +130,17 @@ def gradient_of(learner: Learner, turn: PlayerUpdate):
     return gradient
 
 
+def assert_same_update(cache, mesh: Mesh, *method, **model) -> set[str]:
+    """Assert that an update on a mesh is that of one device; return the names of its metrics."""
+    _, _, _, expected, expected_metrics = updated(cache, *method, **model)
+    _, _, _, actual, metrics = updated(cache, *method, mesh=mesh, **model)
+    assert_close(actual.params, expected.params, ATOL)
+    assert metrics.keys() == expected_metrics.keys()
+    for name, value in metrics.items():
+        assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
+    return set(metrics)
+
+
 def by_hand(learner: Learner, state, batch, order):
     """An update written out: one player after the other, each with its own Adam."""
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
@@ -153,12 +164,8 @@ def test_the_rest_moves_by_the_critic_that_has_moved(cache):
 
 
 def test_the_update_is_that_of_one_device(cache):
-    _, _, _, expected, expected_metrics = updated(cache)
-    _, _, _, found, metrics = updated(cache, Guessed(), Mesh(fsdp=2, tensor=2))
-    assert_close(found.params, expected.params, ATOL)
-    assert metrics.keys() == expected_metrics.keys() >= {"guess", "hidden", "loss"}
-    for name, value in metrics.items():
-        assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
+    metrics = assert_same_update(cache, Mesh(fsdp=2, tensor=2))
+    assert metrics >= {"guess", "hidden", "loss"}
 
 
 def test_terms_of_players_are_per_token_of_their_own_batch(monkeypatch):

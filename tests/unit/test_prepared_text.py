@@ -17,7 +17,8 @@ from mnmt_jax.data.preparation.runners import LocalRunner
 from mnmt_jax.data.preparation.steps import PieceRule
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.preparation_page import preparation_page, steps_table
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from tests.unit import made_text
 from tests.unit.made_preparation import (
     DIRECTIONS,

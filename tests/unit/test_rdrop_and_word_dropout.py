@@ -25,29 +25,24 @@ from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, _changed, batch_loss
 from mnmt_jax.training.state import make_init
 from mnmt_jax.training.train_step import train_step
-from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.special_ids import PAD_ID, UNK_ID
-from tests.made_run import make_cache, make_config, train_and_continue
+from tests import method_setting
+from tests.made_run import make_cache, train_and_continue
+from tests.method_setting import CODES, VOCABULARY
 from tests.random_params import STRONG, random_params
-from tests.unit import made_text
 from tests.unit.test_unlikelihood import setting
 
-VOCABULARY = made_text.vocabulary()
-FIRST_TAG = VOCABULARY.size - len(VOCABULARY.languages)
+FIRST_TAG = VOCABULARY.size - len(CODES)
 METHODS = {"rdrop": RDrop(), "word_dropout": WordDropout(source=0.4, target=0.3)}
 
 
 def configure(folder="", *methods, **changes):
-    sizes = {"layout": "register", "stage_layers": (1,), "dropout": 0.3}
-    data = {"instruction": "register"} | changes.pop("data", {})
-    config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
-    return config.bind_languages(VOCABULARY.languages, find_code)
+    model = {"dropout": 0.3} | changes.pop("model", {})
+    return method_setting.configure(folder, *methods, model=model, **changes)
 
 
 def learner_of(*methods, **changes) -> Learner:
-    config = configure("", *methods, **changes)
-    return Learner.from_config(config, VOCABULARY.size, make_mesh(Mesh(), jax.devices()[:1]))
+    return method_setting.learner_of(configure("", *methods, **changes))
 
 
 def batch_of(repeats: int = 1):
@@ -212,7 +207,7 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_p
         train={"steps": 4, "log_every": 1, "eval_every": 2, "save_every": 2},
     )
     lines = train_and_continue(config, tmp_path)
-    assert all(line["rdrop"] > 0 for line in lines)
+    assert lines and all(line["rdrop"] > 0 for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def lines(count: int):
 
 
 def work(
-    output: Path, share: WorkShard, count: int = 21, made_by=None, seconds: float = 0.0
+    output: Path, share: WorkShard, count: int = 21, provenance=None, seconds: float = 0.0
 ) -> bool:
     """Translate the lines of a work shard; return whether it wrote the output."""
 
@@ -39,7 +39,7 @@ def work(
             hypothesis = Hypothesis(line.text.upper(), -1.0, (2,))
             yield line, Translation((hypothesis,), False, False)
 
-    with ResumableOutput(str(output), made_by or {"a": 1}, WINDOW, share) as unfinished:
+    with ResumableOutput(str(output), provenance or {"a": 1}, WINDOW, share) as unfinished:
         unfinished.finish(lines(count), translate, lambda done: None)
         time.sleep(100 * seconds)
         if not unfinished.is_last():
@@ -95,7 +95,7 @@ def test_files_of_other_settings_or_inputs_are_refused(tmp_path):
         ):
             work(output, share)
     with pytest.raises(UserError, match="0-of-2: has translations made with other settings .a."):
-        work(output, WorkShard(1, 2), made_by={"a": 2})
+        work(output, WorkShard(1, 2), provenance={"a": 2})
     assert not (tmp_path / "out.unfinished.1-of-2").exists()  # found before anything was done
     with pytest.raises(
         UserError, match="0-of-2: was made from 21 lines, but this process read 20; give every"
@@ -117,13 +117,13 @@ def test_a_smaller_batch_continues(tmp_path):
     """Lowering it is the remedy for a lack of memory; also of a teacher, and in one process."""
     large, small = ({"a": 1, "teachers": {"de-en": {"batch": n, "b": 2}}} for n in (32, 4))
     output = tmp_path / "out"
-    work(output, WorkShard(0, 2), made_by=large)
-    assert work(output, WorkShard(1, 2), made_by=small)
+    work(output, WorkShard(0, 2), provenance=large)
+    assert work(output, WorkShard(1, 2), provenance=small)
     assert output.read_text() == expected(21)
     record = '{"line": 1, "source": "line 0", "translation": "kept"}'
     header = '{"made_by": {"a": 1, "batch": 32}}'
     (tmp_path / "out.unfinished").write_text(f"{header}\n{record}\n")
-    assert work(output, WorkShard(), made_by={"a": 1, "batch": 4})
+    assert work(output, WorkShard(), provenance={"a": 1, "batch": 4})
     assert output.read_text() == expected(21).replace("LINE 0", "kept", 1)
 
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.alignment import mass_by_group, token_group, top_key_statistics
+from mnmt_jax.analysis.attention_statistics import mass_by_group, token_group, top_key_statistics
 from mnmt_jax.analysis.page_sections import render_sections
 from mnmt_jax.analysis.parallel_sentences import (
     align_by_reference,

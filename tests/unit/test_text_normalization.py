@@ -11,11 +11,8 @@ import pytest
 from mnmt_jax.data.text_reader import BLANK, Cleaning, check_sentence
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.normalization import is_blank, normalize
-from mnmt_jax.vocabulary.sentencepiece_training import (
-    SentencePieceOptions,
-    train_model,
-    train_sentencepiece,
-)
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_model, train_sentencepiece
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.unit import made_text

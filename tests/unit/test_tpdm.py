@@ -45,6 +45,7 @@ from tests.sample_batches import small_config
 from tests.unit.test_players import (
     ATOL,
     assert_close,
+    assert_same_update,
     by_hand,
     gradient_of,
     largest,
@@ -324,12 +325,8 @@ def test_the_bound_is_by_the_critic_that_has_moved(cache):
 
 def test_the_update_is_that_of_one_device(cache):
     """Anchors are of all devices' sentences, and gates draw alike."""
-    _, _, _, expected, expected_metrics = updated(cache, GATED, **SIZES)
-    _, _, _, found, metrics = updated(cache, GATED, Mesh(fsdp=4), **SIZES)
-    assert_close(found.params, expected.params, ATOL)
-    assert metrics.keys() == expected_metrics.keys() >= {"critic", "mean_gate", "alignment"}
-    for name, value in metrics.items():
-        assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
+    metrics = assert_same_update(cache, Mesh(fsdp=4), GATED, **SIZES)
+    assert metrics >= {"critic", "mean_gate", "alignment"}
 
 
 def test_a_stopped_run_continues_bit_for_bit(

@@ -13,7 +13,7 @@ from mnmt_jax.analysis import translation_heads
 from mnmt_jax.analysis.activation_patching import (
     HeadOutputs,
     Patch,
-    attention_paths,
+    attention_sublayers,
     patched_log_probs,
     run_with_activations,
     state_sites,
@@ -66,9 +66,11 @@ def two_batches(model):
 def test_nothing_patched_changes_nothing_and_everything_is_the_other_pass(layout):
     model, params = make(small_config(layout))
     source, base = two_batches(model)
-    paths, sites = attention_paths(model.plan), state_sites(model.layout)
+    sublayers, sites = attention_sublayers(model.plan), state_sites(model.layout)
     both = np.array([False, True])
-    patches = Patch({path: np.stack([both, both], 1) for path in paths}, dict.fromkeys(sites, both))
+    patches = Patch(
+        {sublayer: np.stack([both, both], 1) for sublayer in sublayers}, dict.fromkeys(sites, both)
+    )
     log_probs, _ = patched_log_probs(params, source, base, patches, model=model, position=0)
     nothing, everything = np.asarray(log_probs.patched)
     np.testing.assert_array_equal(nothing, log_probs.base)
@@ -84,21 +86,21 @@ def test_nothing_patched_changes_nothing_and_everything_is_the_other_pass(layout
 def test_a_cross_attention_is_patched_apart_from_the_self_attention():
     model, params = make(small_config("encoder_decoder"))
     source, base = two_batches(model)
-    paths = attention_paths(model.plan)
-    assert [path for path in paths if path.layer == 3] == [
+    sublayers = attention_sublayers(model.plan)
+    assert [sublayer for sublayer in sublayers if sublayer.layer == 3] == [
         (3, "attention"),
         (3, "memory_attention"),
     ]
-    chosen = np.eye(len(paths), dtype=bool)
+    chosen = np.eye(len(sublayers), dtype=bool)
     patches = Patch(
-        {path: np.stack([chosen[i]] * 2, axis=1) for i, path in enumerate(paths)},
-        dict.fromkeys(state_sites(model.layout), np.zeros(len(paths), bool)),
+        {sublayer: np.stack([chosen[i]] * 2, axis=1) for i, sublayer in enumerate(sublayers)},
+        dict.fromkeys(state_sites(model.layout), np.zeros(len(sublayers), bool)),
     )
     log_probs, _ = patched_log_probs(params, source, base, patches, model=model, position=0)
     effects = np.abs(np.asarray(log_probs.patched) - np.asarray(log_probs.base))
     changed = effects.max(axis=1) > ATOL
     # The first decoder position attends to itself alone, before it has read the source.
-    unread = [path == (3, "attention") for path in paths]
+    unread = [sublayer == (3, "attention") for sublayer in sublayers]
     np.testing.assert_array_equal(changed, ~np.array(unread))
 
 
@@ -368,6 +370,7 @@ def test_the_command_reports_both_subtasks(run, tmp_path, monkeypatch):
     command("analyse", "heads", "--run", run, "--output", tmp_path / "x", *flags)
     page = (tmp_path / "x" / "analysis.html").read_text("utf-8")
     assert {c.base.direction for c in seen["language"]} == {("en", "fr"), ("en", "de")}
+    assert seen["meaning"]
     assert all(c.source.direction == c.base.direction for c in seen["meaning"])
     assert seen["directions"] == (("en", "de"), ("en", "fr"))
     assert "Not steered" not in page and "Without off-target ratio" not in page

@@ -11,10 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config.sections import Mesh
-from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
-from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.data.converter import Converter, Example, Lengths
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.unlikelihood import Unlikelihood, unlikelihood_loss
 from mnmt_jax.model.label_log_probs import label_log_probs
@@ -22,60 +19,43 @@ from mnmt_jax.training.generated_batches import change_batch
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import make_init
 from mnmt_jax.training.train_step import train_step
-from mnmt_jax.vocabulary.language_codes import find_code
+from tests import method_setting
 from tests.made_run import (
     assert_same_gradients_on_a_mesh,
     make_cache,
-    make_config,
     train_and_continue,
 )
+from tests.method_setting import (
+    CASES,
+    CODES,
+    VOCABULARY,
+    arrays,
+    configure,
+    converter_of,
+    learner_of,
+    random_sides,
+    sizes_of,
+)
 from tests.random_params import STRONG, random_params
-from tests.unit import made_text
 
-VOCABULARY = made_text.vocabulary()
-CODES = VOCABULARY.languages
 LENGTHS = Lengths(source=24, target=20, max_segments=3)
-ROWS = 6
-CASES = (("register", "register"), ("encoder_decoder", "5"), ("prefix_trigger", "4"))
 RTOL = 1e-5
 
 
-def configure(folder="", method: Unlikelihood = Unlikelihood(), **changes):  # noqa: B008
-    sizes = {"layout": "register", "stage_layers": (1,), "dropout": 0.0}
-    data = {"instruction": "register"} | changes.pop("data", {})
-    config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=(method,)))
-    return config.bind_languages(CODES, find_code)
-
-
-def learner_of(config) -> Learner:
-    return Learner.from_config(config, VOCABULARY.size, make_mesh(Mesh(), jax.devices()[:1]))
-
-
 def converted(converter: Converter, examples) -> dict[str, jax.Array]:
-    """Lay pairs out, two in a row; the last row holds one, then padding."""
-    rows = [examples[n : n + 2] for n in range(0, len(examples), 2)]
-    rows += [[] for _ in range(ROWS - len(rows))]
-    batch = converter.batch(segments_from_rows(rows), ROWS)
-    return {name: jnp.asarray(array) for name, array in batch.items() if name != "task"}
+    return arrays(method_setting.converted(converter, examples, rows=6, in_row=2))
 
 
 @functools.cache
 def setting(layout: str = "register", instruction: str = "register", **fields):
     """Return learner, parameters, converter, pairs and their batch."""
-    layers = (1, 1) if layout == "encoder_decoder" else (1,)
-    factor = 2.0 if layout == "register" else 1.0
-    config = configure(
-        method=Unlikelihood(**fields),
-        model={"layout": layout, "stage_layers": layers, "register_factor": factor},
-        data={"instruction": instruction},
-    )
+    data, method = {"instruction": instruction}, Unlikelihood(**fields)
+    config = configure("", method, model=sizes_of(layout), data=data)
     learner = learner_of(config)
-    roles = learner.model.layout.embedded_roles()
-    converter = Converter(VOCABULARY, INSTRUCTIONS[instruction], roles, LENGTHS, 2.0)
-    rng = np.random.default_rng(0)
-    sides = [[rng.integers(3, 57, rng.integers(1, 7)) for _ in range(2)] for _ in range(9)]
-    pairs = [Example(*both, n % 3, (n + 1 + n // 3 % 2) % 3) for n, both in enumerate(sides)]
+    converter = converter_of(config, learner, LENGTHS)
+    pairs = [
+        Example(*both, n % 3, (n + 1 + n // 3 % 2) % 3) for n, both in enumerate(random_sides(9))
+    ]
     params = random_params(learner.model, 3, STRONG)
     return learner, params, converter, pairs, converted(converter, pairs)
 
@@ -178,7 +158,7 @@ def test_the_term_counts_from_its_start():
 def trained_probabilities(weight: float) -> tuple[float, float]:
     """Train on one batch; return the mean log-probability of labels, and the unlikelihood loss."""
     optimizer = {"learning_rate": 1e-2, "warmup_steps": 1, "label_smoothing": 0.0}
-    config = configure(method=Unlikelihood(weight), model={"embed": 32}, optimizer=optimizer)
+    config = configure("", Unlikelihood(weight), model={"embed": 32}, optimizer=optimizer)
     learner, batch = learner_of(config), setting()[-1]
     state = make_init(learner, batch, 0)()
     step = jax.jit(functools.partial(train_step, learner))
@@ -234,7 +214,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
 )
 def test_invalid_arguments_are_one_error_line(fields, changes, message):
     with pytest.raises(UserError, match=message) as caught:
-        learner_of(configure(method=Unlikelihood(**fields), **changes))
+        learner_of(configure("", Unlikelihood(**fields), **changes))
     assert "\n" not in str(caught.value)
 
 
@@ -250,7 +230,9 @@ def test_the_pass_with_wrong_tags_has_dropout():
     _, params, _, _, batch = setting()
     terms = []
     for rate in (0.0, 0.3):  # with one key, so with the same wrong tags
-        learner = learner_of(configure(model={"dropout": rate, "register_factor": 2.0}))
+        learner = learner_of(
+            configure("", Unlikelihood(), model={"dropout": rate, "register_factor": 2.0})
+        )
         sums = jax.jit(functools.partial(batch_loss, learner))(params, batch, jax.random.key(1))[1]
         terms.append(float(sums["unlikelihood"]))
     assert abs(terms[0] - terms[1]) > 1e-3

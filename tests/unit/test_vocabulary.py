@@ -14,11 +14,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.vocabulary import sentencepiece_training
 from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
-from mnmt_jax.vocabulary.sentencepiece_training import (
-    SentencePieceOptions,
-    sample_sentences,
-    train_sentencepiece,
-)
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import sample_sentences, train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.limited import error_of, run_limited
 from tests.unit import made_text

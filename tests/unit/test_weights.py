@@ -240,9 +240,9 @@ def test_a_run_is_translated_with_quantized_weights(weights, run):
     assert_alike(_with(stored, weights).translate_nbest(LINES, **directions), actual)
     assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
     assert fewer.identity == stored.identity and fewer.parameters == stored.parameters
-    made_by = TranslationJob.create(stored).provenance()
-    assert "weights" not in made_by  # as before there was a choice: what is kept stays valid
-    assert TranslationJob.create(fewer).provenance() == made_by | {"weights": weights}
+    provenance = TranslationJob.create(stored).provenance()
+    assert "weights" not in provenance  # as before there was a choice: what is kept stays valid
+    assert TranslationJob.create(fewer).provenance() == provenance | {"weights": weights}
 
 
 def test_weight_precision_is_set_at_loading(run):

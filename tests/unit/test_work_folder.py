@@ -17,14 +17,14 @@ from mnmt_jax.files.work_folder import open_work_folder
 LINES = [Line(number, text, "de", "en") for number, text in enumerate(("eins", "zwei", "drei"))]
 
 
-def translate(output: Path, made_by: str) -> list[str]:
+def translate(output: Path, provenance: str) -> list[str]:
     """Translate each line into one word by windows of one line; return the records."""
 
     def write_records(function, work, units):
         for (name,) in units:
-            (work.work / f"{name}.jsonl").write_text(f'{{"by": "{made_by}"}}\n')
+            (work.work / f"{name}.jsonl").write_text(f'{{"by": "{provenance}"}}\n')
 
-    facts, model = {"run": made_by}, WorkerModel("run")
+    facts, model = {"run": provenance}, WorkerModel("run")
     with BeamOutput(str(output), facts, 1, model=model, runner=write_records) as windows:
         windows.finish(iter(LINES), lambda lines: iter(()), lambda count: None)
         records = [record["by"] for record in windows.records()]
@@ -63,8 +63,8 @@ def test_windows_of_a_worker_that_outlived_its_command_are_not_used(tmp_path):
             (work.work / f"{name}.jsonl").write_text('{"by": "second"}\n')
 
     model, ignored = WorkerModel("run"), lambda *arguments: iter(())
-    for made_by in ("first", "second"):
-        facts, stopped = {"run": made_by}, made_by == "first"
+    for provenance in ("first", "second"):
+        facts, stopped = {"run": provenance}, provenance == "first"
         with BeamOutput(str(tmp_path / "out"), facts, 1, model=model, runner=write_records) as one:
             with pytest.raises(InterruptedError) if stopped else contextlib.nullcontext():
                 one.finish(iter(LINES), ignored, ignored)

@@ -40,7 +40,8 @@ from mnmt_jax.vocabulary.languages import (
     english_centric_directions,
     many_to_many_directions,
 )
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
+from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CORPUS = "cldr"
