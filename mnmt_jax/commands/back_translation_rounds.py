@@ -42,7 +42,7 @@ from mnmt_jax.distributed.processes import broadcast_from_first, is_first, wait_
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.evaluation.validation_scores import score
-from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.files.atomic_write import is_occupied, write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
@@ -259,7 +259,7 @@ class BackTranslationRounds:
         facts = job.provenance() | self._training_facts()
         facts |= BackTranslatedPairs(self.cache, self.draws).facts()
         if not file.is_file():
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if is_occupied(folder):
                 raise UserError(f"--workdir={folder}: already exists; choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
             write_text(file, json.dumps(facts, indent=1) + "\n")

@@ -25,7 +25,7 @@ from mnmt_jax.decoding.search_settings import changed_settings
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import UserError, join_names, name_os_errors, pluralize, say
-from mnmt_jax.files.atomic_write import lock
+from mnmt_jax.files.atomic_write import is_occupied, lock
 from mnmt_jax.files.json_objects import parse_json
 
 _LINES = "lines"  # key of the number of input lines, in the last record of a process's file
@@ -93,7 +93,7 @@ class ResumableOutput:
                 f"{unexpected[0]}: was written with another number of processes; start the same "
                 "number, or remove it"
             )
-        if self._work_shard.processes > 1 and not partial and os.path.exists(self._output):
+        if self._work_shard.processes > 1 and not partial and is_occupied(Path(self._output)):
             raise UserError(
                 f"--output={self._output}: already exists, and is complete if these processes "
                 "wrote it; remove it to translate again"

@@ -20,7 +20,12 @@ from mnmt_jax.data.corpus import Share
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.errors import UserError, pluralize, warn
-from mnmt_jax.files.atomic_write import check_writable, new_folder, refuse_current_folder
+from mnmt_jax.files.atomic_write import (
+    check_writable,
+    is_occupied,
+    new_folder,
+    refuse_current_folder,
+)
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.path_checks import MAX_JOINED_BYTES, check_name
@@ -350,7 +355,7 @@ def check_output_directory(
     """
     refuse_bucket(directory)
     refuse_current_folder(directory, flag)
-    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+    if not is_occupied(directory):
         check_writable(directory, flag)
         return
     if not (directory / mark).is_file():

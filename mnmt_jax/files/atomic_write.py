@@ -72,9 +72,14 @@ def check_output(directory: Path) -> None:
     """
     refuse_bucket(directory)
     refuse_current_folder(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if is_occupied(directory):
         raise UserError(f"{directory}: already exists; choose another --output or remove it")
     check_writable(directory)
+
+
+def is_occupied(path: Path) -> bool:
+    """Return whether there is a file, or a folder that is not empty."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def refuse_current_folder(directory: Path, flag: str = "--output") -> None:

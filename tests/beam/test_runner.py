@@ -44,7 +44,9 @@ def test_beam_makes_the_bytes_of_one_process(corpus, vocabulary, tmp_path, flags
 
 def test_a_refusal_of_a_worker_is_one_line(corpus, vocabulary, tmp_path, monkeypatch):
     monkeypatch.setattr(type(corpus), "counted_pairs", refuse)
-    with pytest.raises(UserError, match="^made: no good text; mend it$"):
+    with pytest.raises(
+        UserError, match="^made: no good text; mend it; after .* add --overwrite to"
+    ):
         run_on_beam(corpus, vocabulary, tmp_path / "beam")
 
 

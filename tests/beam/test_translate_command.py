@@ -79,7 +79,9 @@ def test_beam_writes_the_bytes_of_one_process(made, tmp_path, monkeypatch, capsy
     text = (tmp_path / "beam").read_bytes()
     assert text == (tmp_path / "here").read_bytes() and len(set(text.splitlines())) > 10
     said = capsys.readouterr().err.splitlines()
-    assert [line for line in said if "warning" in line] == warnings != []
+    alone = "--split_sentences translates them whole, or "  # it is not for --runner=beam
+    expected = [line.replace(alone, "") for line in warnings]
+    assert [line for line in said if "warning" in line] == expected != []
     assert {path.name for path in tmp_path.iterdir()} == {"here", "beam"}
 
 
@@ -91,7 +93,7 @@ def _fail_at_the_second(work, name):
 
 
 def _record(work, name):
-    with (work.work.parent / "translated.txt").open("a") as file:
+    with (work.work.parent.parent / "translated.txt").open("a") as file:
         print(name, file=file)
     _TRANSLATE_WINDOW(work, name)
 

@@ -281,7 +281,7 @@ def test_a_run_without_language_layers_is_an_error(kind, runs, tmp_path):
             [TASK, "--beam_size=3"],
             "--beam_size does not apply to references; add --targets=output; leave it out",
         ),
-        ("attention", [TASK, "--limit=-1"], "--limit=-1 must be positive"),
+        ("attention", [TASK, "--limit=-1"], "argument --limit: .-1. must be a whole"),
         ("attention", [TASK, "--layers=0"], "--layers=0: '0' must be a whole number"),
         ("attention", [TASK, "--layers=9"], "--layers: the model has 3 layers, not 9"),
         ("attribution", [TASK, "--layers=1"], "--layers: layer 1 has no branches .* from 2, 3"),
