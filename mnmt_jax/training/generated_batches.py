@@ -13,9 +13,7 @@ from mnmt_jax.decoding.search import Request, greedy
 from mnmt_jax.design.generated_batch import Batch, GeneratedBatch, GenerationModel
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.model.network import Network
-
-# Folded into a micro-batch's rng; views count from 1, `ForwardPasses` has 2**28 and 2**30.
-_GENERATED, _CHANGE = 2**29, 2**27
+from mnmt_jax.model.rng_offsets import RngOffset
 
 
 class StepModel:
@@ -110,7 +108,8 @@ def generate_batch(
     Returns:
         The batch, and an rng for its dropout.
     """
-    sampling, dropout = jax.random.split(jax.random.fold_in(rng, _GENERATED + number))
+    rng = jax.random.fold_in(rng, RngOffset.GENERATED_BATCH + number)
+    sampling, dropout = jax.random.split(rng)
     generated = spec.make(StepModel(*network, batch, sampling, prefix_length, allow_unk=allow_unk))
     return jax.lax.stop_gradient(dict(generated)), dropout
 
@@ -136,6 +135,7 @@ def change_batch(
         prefix_length: number of target tokens that are not generated.
         allow_unk: whether `<unk>` may be generated.
     """
-    key = jax.random.fold_in(jax.random.key(0) if rng is None else rng, _CHANGE + number)
+    rng = jax.random.key(0) if rng is None else rng
+    key = jax.random.fold_in(rng, RngOffset.CHANGE_DRAW + number)
     model = StepModel(*network, batch, key, prefix_length, allow_unk=allow_unk)
     return jax.lax.stop_gradient(dict(change(model)))

@@ -25,6 +25,7 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network, build_model
+from mnmt_jax.model.rng_offsets import RngOffset
 from mnmt_jax.model.trainable_params import EVERYTHING, PlayerParams, Trainable
 from mnmt_jax.training.generated_batches import change_batch
 from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
@@ -35,7 +36,6 @@ from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 # tokens, an update of a small model with 8,000 pieces ran 1.15 times as fast as with 4,608.
 LOSS_CHUNK = 4608
 CPU_LOSS_CHUNK = 512
-_BATCH_CHANGE = 2**26  # folded into a micro-batch's rng
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -369,7 +369,7 @@ def player_loss(
 def _changed(learner: Learner, params: Any, batch: Batch, rng: Array | None) -> Batch:
     """Return a micro-batch after `Learner.batch_changes`."""
     for number, spec in enumerate(learner.batch_changes):
-        key = None if rng is None else jax.random.fold_in(rng, _BATCH_CHANGE)
+        key = None if rng is None else jax.random.fold_in(rng, RngOffset.BATCH_CHANGE)
         network = learner.model, params
         changed = change_batch(
             *(spec.change, number, network, batch, key),
