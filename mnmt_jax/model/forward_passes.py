@@ -127,7 +127,11 @@ class ForwardPasses:
         rng = None if self._rng is None else jax.random.fold_in(self._rng, RngOffset.AUXILIARY)
         output: Any = self._model.apply(
             {"params": self._params},
-            *(self.batch, name, states, role, self._rng is None),
+            self.batch,
+            name,
+            states,
+            role,
+            deterministic=self._rng is None,
             method="apply_auxiliary",
             rngs=None if rng is None else {"dropout": rng},
         )

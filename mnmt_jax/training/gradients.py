@@ -121,12 +121,8 @@ def _add_generated(
     gradients, sums = gradients_and_sums
     generated = dataclasses.replace(learner.plain(), batch_changes=learner.batch_changes)
     for number, spec in enumerate(learner.generated_batches):
-        network = learner.model, join(trained, frozen)
-        batch, batch_rng = generate_batch(
-            *(spec, number, network, micro_batch, rng),
-            prefix_length=learner.prefix_length,
-            allow_unk=learner.allow_unk,
-        )
+        model = learner.step_model(join(trained, frozen), micro_batch, rng)
+        batch, batch_rng = generate_batch(spec, number, model)
 
         def loss(trained: Any, batch: Batch = batch, rng: Array = batch_rng) -> tuple[Array, Sums]:
             return batch_loss(generated, join(trained, frozen), batch, rng)

@@ -27,7 +27,7 @@ from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.rng_offsets import RngOffset
 from mnmt_jax.model.trainable_params import EVERYTHING, PlayerParams, Trainable
-from mnmt_jax.training.generated_batches import change_batch
+from mnmt_jax.training.generated_batches import StepModel, change_batch
 from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 
@@ -238,6 +238,17 @@ class Learner:
                 warnings[objective.name] = warning
         return warnings
 
+    def step_model(self, params: Any, batch: Batch, rng: Array | None) -> StepModel:
+        """Return the model and a micro-batch, for functions that generate or change batches.
+
+        Args:
+            params: parameters of the model.
+            batch: arrays [rows, length] of the micro-batch.
+            rng: key of the micro-batch; None uses a constant key.
+        """
+        rng = jax.random.key(0) if rng is None else rng
+        return StepModel(self.model, params, batch, rng, self.prefix_length, self.allow_unk)
+
     @property
     def is_plain(self) -> bool:
         """Whether the cross entropy is the only objective."""
@@ -370,13 +381,8 @@ def _changed(learner: Learner, params: Any, batch: Batch, rng: Array | None) -> 
     """Return a micro-batch after `Learner.batch_changes`."""
     for number, spec in enumerate(learner.batch_changes):
         key = None if rng is None else jax.random.fold_in(rng, RngOffset.BATCH_CHANGE)
-        network = learner.model, params
-        changed = change_batch(
-            *(spec.change, number, network, batch, key),
-            prefix_length=learner.prefix_length,
-            allow_unk=learner.allow_unk,
-        )
-        batch = {**batch, **changed}
+        model = learner.step_model(params, batch, key)
+        batch = {**batch, **change_batch(spec.change, number, model)}
     return batch
 
 
@@ -389,11 +395,7 @@ def _forward_passes(
 ) -> ForwardPasses:
     inputs = tuple(request for objective in objectives for request in objective.inputs)
     changed = {
-        request: change_batch(
-            *(request.change, number, (learner.model, params), batch, rng),
-            prefix_length=learner.prefix_length,
-            allow_unk=learner.allow_unk,
-        )
+        request: change_batch(request.change, number, learner.step_model(params, batch, rng))
         for number, request in enumerate(dict.fromkeys(inputs))
         if isinstance(request, LogProbs) and request.change
     }
