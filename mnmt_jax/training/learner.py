@@ -125,24 +125,28 @@ class Learner:
         _check_names(all_objectives(config.methods), generated, model.layout)
         axes = model.plan.param_axes()
         return cls(
-            model,
-            make_optimizer(config.optimizer, config.train.steps, axes),
-            make_schedule(config.optimizer, config.train.steps),
-            config.optimizer.label_smoothing,
-            _loss_chunk(mesh) * batch_shards(mesh),
-            config.train.seed,
-            Trainable.from_config(config.model, config.optimizer),
-            tuple(objective for method in config.methods for objective in method.objectives()),
-            tuple(
+            model=model,
+            optimizer=make_optimizer(config.optimizer, config.train.steps, axes),
+            schedule=make_schedule(config.optimizer, config.train.steps),
+            label_smoothing=config.optimizer.label_smoothing,
+            chunk=_loss_chunk(mesh) * batch_shards(mesh),
+            seed=config.train.seed,
+            trainable=Trainable.from_config(config.model, config.optimizer),
+            objectives=tuple(
+                objective for method in config.methods for objective in method.objectives()
+            ),
+            before=tuple(
                 PlayerUpdate.of(player, config, axes)
                 for method in config.methods
                 for player in method.players()
             ),
-            generated,
-            get_instruction(config.data.instruction).target_extra,
-            config.optimizer.ema_decay,
-            tuple(change for method in config.methods for change in method.batch_changes()),
-            config.decode.allow_unk,
+            generated_batches=generated,
+            prefix_length=get_instruction(config.data.instruction).target_extra,
+            ema_decay=config.optimizer.ema_decay,
+            batch_changes=tuple(
+                change for method in config.methods for change in method.batch_changes()
+            ),
+            allow_unk=config.decode.allow_unk,
         )
 
     @property
@@ -152,11 +156,14 @@ class Learner:
         return (*self.before, main_update)
 
     @property
+    def all_objectives(self) -> tuple[Objective, ...]:
+        """The objectives of all players, in order."""
+        return tuple(objective for update in self.player_updates for objective in update.objectives)
+
+    @property
     def sums(self) -> tuple[str, ...]:
         """The names of the sums that an update reports."""
-        terms = [
-            objective.name for update in self.player_updates for objective in update.objectives
-        ]
+        terms = [objective.name for objective in self.all_objectives]
         generated = [
             name for spec in self.generated_batches for name in (spec.name, f"{spec.name}_tokens")
         ]
@@ -166,12 +173,7 @@ class Learner:
     @property
     def views(self) -> tuple[View, ...]:
         """The views that objectives read."""
-        inputs = [
-            request
-            for update in self.player_updates
-            for objective in update.objectives
-            for request in objective.inputs
-        ]
+        inputs = [request for objective in self.all_objectives for request in objective.inputs]
         views = (request.view for request in inputs if isinstance(request, States) and request.view)
         return tuple(dict.fromkeys(views))
 
@@ -202,10 +204,7 @@ class Learner:
                 without a search that makes it.
         """
         model = self.model
-        objectives = [
-            objective for update in self.player_updates for objective in update.objectives
-        ]
-        inputs = [request for objective in objectives for request in objective.inputs]
+        inputs = [request for objective in self.all_objectives for request in objective.inputs]
         sizes = model.config, model.layout, model.vocab_size
         pair_flops = train_flops(
             *sizes,
@@ -233,7 +232,7 @@ class Learner:
             metrics: means since the last log, by objective.
         """
         warnings = {}
-        for objective in (term for update in self.player_updates for term in update.objectives):
+        for objective in self.all_objectives:
             if objective.warning and (warning := objective.warning(step, metrics[objective.name])):
                 warnings[objective.name] = warning
         return warnings
