@@ -59,35 +59,30 @@ RULES: Mapping[str, tuple[str, ...]] = {
     ),  # of per-language parameters; `shard_map_slots` sends positions to their devices
 }
 
+
+def _projection_axes(
+    name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """Return the logical axes of a projection's parameters, by the suffix of their paths."""
+    return {
+        f"{name}/kernel": (*inputs, *outputs),
+        f"{name}/bias": ("channel",) if outputs == ("embed",) else outputs,
+        f"{name}/lora_a": (*inputs, "rank"),
+        f"{name}/lora_b": ("rank", *outputs),
+    }
+
+
 # Suffix of a parameter's path -> its logical axes. Sublayers may define further entries, which are
 # passed as `extra_axes`. The optimizer's moments have the same paths.
-PARAMETER_AXES: dict[str, tuple[str, ...]] = {
+PARAMETER_AXES: ParamAxes = {
     "embedding": ("vocab", "embed"),
     "embedding_positions": ("length", "embed"),
-    "query/kernel": ("embed", "heads", "kv"),
-    "query/bias": ("heads", "kv"),
-    "query/lora_a": ("embed", "rank"),
-    "query/lora_b": ("rank", "heads", "kv"),
-    "key/kernel": ("embed", "heads", "kv"),
-    "key/bias": ("heads", "kv"),
-    "key/lora_a": ("embed", "rank"),
-    "key/lora_b": ("rank", "heads", "kv"),
-    "value/kernel": ("embed", "heads", "kv"),
-    "value/bias": ("heads", "kv"),
-    "value/lora_a": ("embed", "rank"),
-    "value/lora_b": ("rank", "heads", "kv"),
-    "out/kernel": ("heads", "kv", "embed"),
-    "out/bias": ("channel",),
-    "out/lora_a": ("heads", "kv", "rank"),
-    "out/lora_b": ("rank", "embed"),
-    "wi/kernel": ("embed", "mlp"),
-    "wi/bias": ("mlp",),
-    "wi/lora_a": ("embed", "rank"),
-    "wi/lora_b": ("rank", "mlp"),
-    "wo/kernel": ("mlp", "embed"),
-    "wo/bias": ("channel",),
-    "wo/lora_a": ("mlp", "rank"),
-    "wo/lora_b": ("rank", "embed"),
+    **_projection_axes("query", ("embed",), ("heads", "kv")),
+    **_projection_axes("key", ("embed",), ("heads", "kv")),
+    **_projection_axes("value", ("embed",), ("heads", "kv")),
+    **_projection_axes("out", ("heads", "kv"), ("embed",)),
+    **_projection_axes("wi", ("embed",), ("mlp",)),
+    **_projection_axes("wo", ("mlp",), ("embed",)),
     "norm/scale": ("channel",),
     "norm/bias": ("channel",),
     "ns_coeffs": ("channel",),  # of Muon's state

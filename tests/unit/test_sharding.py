@@ -68,6 +68,40 @@ def test_sharding_rules_use_known_mesh_axes_and_parameters_known_rules():
     assert {axis for axes in PARAMETER_AXES.values() for axis in axes} <= set(RULES)
 
 
+def test_the_axes_of_parameters():
+    assert PARAMETER_AXES == {
+        "embedding": ("vocab", "embed"),
+        "embedding_positions": ("length", "embed"),
+        "query/kernel": ("embed", "heads", "kv"),
+        "query/bias": ("heads", "kv"),
+        "query/lora_a": ("embed", "rank"),
+        "query/lora_b": ("rank", "heads", "kv"),
+        "key/kernel": ("embed", "heads", "kv"),
+        "key/bias": ("heads", "kv"),
+        "key/lora_a": ("embed", "rank"),
+        "key/lora_b": ("rank", "heads", "kv"),
+        "value/kernel": ("embed", "heads", "kv"),
+        "value/bias": ("heads", "kv"),
+        "value/lora_a": ("embed", "rank"),
+        "value/lora_b": ("rank", "heads", "kv"),
+        "out/kernel": ("heads", "kv", "embed"),
+        "out/bias": ("channel",),
+        "out/lora_a": ("heads", "kv", "rank"),
+        "out/lora_b": ("rank", "embed"),
+        "wi/kernel": ("embed", "mlp"),
+        "wi/bias": ("mlp",),
+        "wi/lora_a": ("embed", "rank"),
+        "wi/lora_b": ("rank", "mlp"),
+        "wo/kernel": ("mlp", "embed"),
+        "wo/bias": ("channel",),
+        "wo/lora_a": ("mlp", "rank"),
+        "wo/lora_b": ("rank", "embed"),
+        "norm/scale": ("channel",),
+        "norm/bias": ("channel",),
+        "ns_coeffs": ("channel",),
+    }
+
+
 def test_partition_spec():
     assert partition_spec(("embed", "heads", "kv")) == PartitionSpec("fsdp", "tensor", None)
     assert partition_spec(("batch", "length")) == PartitionSpec(("data", "fsdp"), None)
