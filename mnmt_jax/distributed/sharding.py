@@ -46,7 +46,7 @@ class MeshSizes(Protocol):
 # Logical axis -> mesh axes that split it.
 RULES: Mapping[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
-    "length": (),
+    "length": (),  # attention would collect it in every layer
     "embed": ("fsdp",),
     "channel": (),  # of vectors, which are too small to be worth splitting
     "mlp": ("tensor",),
@@ -118,27 +118,19 @@ def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> 
     return jax.sharding.Mesh(arrange(shape, devices), MESH_AXES, axis_types=auto)
 
 
-def partition_spec(
-    axes: Sequence[str], rules: Mapping[str, tuple[str, ...]] = RULES
-) -> PartitionSpec:
+def partition_spec(axes: Sequence[str]) -> PartitionSpec:
     """Translate logical axes to mesh axes.
 
     Args:
         axes: logical axis of each array axis.
-        rules: the table.
 
     Raises:
-        ValueError: if an axis is not in the table, or the table splits `length`.
+        ValueError: if an axis is not in `RULES`.
     """
-    if rules.get("length"):
-        raise ValueError(
-            f"axis 'length' cannot be split over {rules['length']}: attention would collect it in "
-            "every layer; split 'batch' instead"
-        )
-    unknown = [axis for axis in axes if axis not in rules]
+    unknown = [axis for axis in axes if axis not in RULES]
     if unknown:
-        raise ValueError(f"unknown logical axis '{unknown[0]}'; known are {', '.join(rules)}")
-    return PartitionSpec(*(rules[axis] or None for axis in axes))
+        raise ValueError(f"unknown logical axis '{unknown[0]}'; known are {', '.join(RULES)}")
+    return PartitionSpec(*(RULES[axis] or None for axis in axes))
 
 
 def param_axes_of(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...]:

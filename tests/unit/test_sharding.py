@@ -65,6 +65,7 @@ def test_mesh_refuses_shapes_unsupported_by_the_topology(monkeypatch):
 def test_sharding_rules_use_known_mesh_axes_and_parameters_known_rules():
     assert RULES and PARAMETER_AXES
     assert {axis for axes in RULES.values() for axis in axes} == set(MESH_AXES)
+    assert RULES["length"] == ()  # attention would collect it in every layer
     assert {axis for axes in PARAMETER_AXES.values() for axis in axes} <= set(RULES)
 
 
@@ -122,11 +123,6 @@ def test_parameters_are_gathered_over_their_width_only():
     expected = NamedSharding(mesh, PartitionSpec(None, "tensor"))
     assert actual["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
     assert gather_params(params) is params
-
-
-def test_the_length_axis_cannot_be_sharded():
-    with pytest.raises(ValueError, match="axis 'length' cannot be split"):
-        partition_spec(("batch", "length"), {**RULES, "length": ("tensor",)})
 
 
 def test_tree_sharding_covers_parameters_moments_and_scalars():
