@@ -22,7 +22,7 @@ from mnmt_jax.training.losses import LossSums, Sums, add_generated_sums
 
 Split = tuple[Any, Any]  # parameters that a player updates, and the others
 # Share of a device's memory for parameters and gradients that are unsharded during an update.
-_ROOM = 0.5
+_MEMORY_FRACTION = 0.5
 
 
 def sum_gradients(
@@ -77,7 +77,7 @@ def _fits_in_memory(unsharded: Split) -> bool:
     trained, frozen = (jax.tree.leaves(tree) for tree in unsharded)
     size = sum(leaf.nbytes for leaf in (*trained, *frozen))
     size += sum(leaf.nbytes + jnp.dtype(jnp.float32).itemsize * leaf.size for leaf in trained)
-    return size <= _ROOM * device_memory()
+    return size <= _MEMORY_FRACTION * device_memory()
 
 
 def _batch_gradients(

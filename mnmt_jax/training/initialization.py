@@ -119,7 +119,7 @@ def read_initial_params(
         sources = mapped_param_sources(mappings, runs, shapes)
         for run in runs.values():
             names = [name for name, source in sources.items() if source.source_run is run]
-            run.check_put(names, config, vocabulary)
+            run.check_mapped(names, config, vocabulary)
     else:
         (run,) = runs.values()
         run.check_all(config, vocabulary)
