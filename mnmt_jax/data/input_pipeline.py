@@ -298,7 +298,13 @@ class Pipeline:
         fits = self._fits_row(lengths)
         zeros = np.zeros(int(fits.sum()), np.int64)
         plan = Plan(
-            *(task[fits], index[fits], epoch[fits], zeros, zeros, lengths[fits], zeros - 1),
+            task=task[fits],
+            index=index[fits],
+            epoch=epoch[fits],
+            batch=zeros,
+            row=zeros,
+            lengths=lengths[fits],
+            noise=zeros - 1,
             batches=0,
             dropped=np.bincount(task[~fits], minlength=len(names)),
         )
