@@ -39,7 +39,7 @@ from mnmt_jax.data.batch_iterator import BatchIterator
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import BatchExtras, HostBatch
-from mnmt_jax.data.input_pipeline import Pipeline, padding_fraction
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.method import Method
 from mnmt_jax.methods.instructcl import InstruCL
@@ -128,12 +128,22 @@ def _measure(pipeline: Pipeline, flags: argparse.Namespace) -> dict[str, object]
     pipeline.plan(1000)
     planning = time.process_time() - planning
     batches = list(pipeline.iterate_chunk(0))
-    padding = padding_fraction(batches[0])
+    padding = _padding_fractions(batches[0])
     return {
         "chunk_mib": round(sum(_size(batch) for batch in batches) / 2**20),
         "plan_seconds": round(planning, 3),
         "padding": {name: round(fraction, 3) for name, fraction in padding.items()},
         "workers": {number: _summarize(rounds[number], first) for number in numbers},
+    }
+
+
+def _padding_fractions(batch: HostBatch) -> dict[str, float]:
+    """Return the fraction of padding positions of each span of a batch."""
+    suffix = "_segment_ids"
+    return {
+        name.removesuffix(suffix): float(np.mean(ids == 0))
+        for name, ids in batch.items()
+        if name.endswith(suffix)
     }
 
 

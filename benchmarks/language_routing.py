@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from turns import medians
 
-from mnmt_jax.model.language_routing import ROUTINGS, Branches, choose_routing, one_slot
+from mnmt_jax.model.language_routing import ROUTINGS, Branches, choose_routing
 from mnmt_jax.runtime.run_command import run_command
 
 EMBED, HIDDEN = 512, 1024
@@ -72,6 +72,15 @@ def functions(case: str, languages: int) -> dict[str, Callable[..., Any]]:
     if languages > 20 and differentiates and jax.default_backend() == "cpu":
         del routings["ragged"], routings["one_hot"]  # both take minutes on a CPU
     return {name: _program(routing, differentiates) for name, routing in routings.items()}
+
+
+def one_slot(states: Any, slots: Any, branches: Branches, activation: Callable[..., Any]) -> Any:
+    """Pass all positions through one branch; correct only if all routed positions share a slot."""
+    slot = jnp.maximum(slots.max(), 0)
+    branch = Branches(*(array[slot].astype(states.dtype) for array in branches))
+    inner = activation(states @ branch.first_kernel + branch.first_bias[None])
+    outputs = inner @ branch.second_kernel + branch.second_bias[None]
+    return jnp.where((slots >= 0)[:, None], outputs, 0)
 
 
 def _program(routing: Callable[..., Any], differentiates: bool) -> Callable[..., Any]:

@@ -126,7 +126,9 @@ def main() -> None:
     engines = flags.engines.split(",")
     for name in flags.models.split(","):
         is_trained = name == "trained"
-        subject = Subject(flags.folder / name, 1 if is_trained else 20, flags.updates * is_trained)
+        subject = Subject(
+            flags.folder / name, 1 if is_trained else 20, flags.updates if is_trained else 0
+        )
         prepare(subject, vocabulary, flags.lines, engines)
         for beam in flags.beams:
             steps = 40 if is_trained else flags.steps

@@ -243,10 +243,8 @@ def class_gains(
         first.ids, second.ids, assume_unique=True, return_indices=True
     )
     frequent = np.minimum(first.counts[first_indices], second.counts[second_indices]) >= min_count
-    ids, improved = (
-        common[frequent],
-        (second.accuracy[second_indices] > first.accuracy[first_indices])[frequent],
-    )
+    ids = common[frequent]
+    improved = (second.accuracy[second_indices] > first.accuracy[first_indices])[frequent]
     names = sorted({name for i in ids.tolist() for name in classes[i]})
     shares = {}
     for name in names:

@@ -28,10 +28,8 @@ def retrieval_accuracy(first: Matrix, second: Matrix) -> tuple[float, float]:
     """
     cosines = normalize_rows(first) @ normalize_rows(second).T
     row_numbers = np.arange(len(cosines))
-    forward_hits, backward_hits = (
-        cosines.argmax(axis=1) == row_numbers,
-        cosines.argmax(axis=0) == row_numbers,
-    )
+    forward_hits = cosines.argmax(axis=1) == row_numbers
+    backward_hits = cosines.argmax(axis=0) == row_numbers
     return float(forward_hits.mean()), float(backward_hits.mean())
 
 

@@ -193,10 +193,8 @@ def _probe(
     )
     splits = {"learned_from": learned_from, "tested_on": tested_on}
     if tested_on == TEST:
-        texts, learned_texts = (
-            source_texts(first_sentences[TEST]),
-            source_texts(first_sentences[learned_from]),
-        )
+        texts = source_texts(first_sentences[TEST])
+        learned_texts = source_texts(first_sentences[learned_from])
         splits |= {"tested_texts": len(texts), "learned_texts": len(texts & learned_texts)}
     return {**first_facts, **splits, **results}
 

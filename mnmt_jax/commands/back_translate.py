@@ -31,12 +31,12 @@ from mnmt_jax.distributed.processes import (
 )
 from mnmt_jax.distributed.work_shards import work_shard_of
 from mnmt_jax.errors import UserError
+from mnmt_jax.runtime.run_command import signal_status
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
 
-_SIGNAL_STATUS = 128  # as for `mnmt train`
 _ROUNDS = 4
 
 
@@ -125,7 +125,7 @@ def main() -> int | None:
 def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     rounds = _rounds(flags, gin_files, bindings)
     stopped = rounds.run(Path(flags.workdir), flags.rounds or _ROUNDS)
-    return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
+    return signal_status(signal.Signals[stopped]) if stopped else 0
 
 
 def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:

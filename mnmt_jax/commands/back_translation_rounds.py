@@ -50,7 +50,7 @@ from mnmt_jax.training.epochs import convert_epochs
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 # Settings that do not change the result of a round, except with `Train.patience`.
 _FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by", "train.epochs"}
 _OF_PATIENCE = {"train.patience", "train.eval_every", "train.best_by", "data.validation_examples"}
@@ -285,4 +285,4 @@ def _wait_for(folder: Path) -> None:
     process ends too.
     """
     while not folder.is_dir():
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)

@@ -24,7 +24,7 @@ _OF_LINES = (  # flags that only lines use
     *("input", "on_bad_line", "split_sentences", "context", "markup", "format", "checks"),
     *("num_processes", "process_id", "runner"),
 )
-_AT_A_TIME = 256  # texts between two steps of the progress bar
+_PROGRESS_CHUNK = 256  # texts between two steps of the progress bar
 
 
 def translate_document_file(
@@ -119,8 +119,8 @@ def _translate(job: SentenceJob, texts: Sequence[TextToTranslate]) -> list[TextT
 
     results: list[TextTranslation] = []
     with tqdm(total=len(texts), unit=" texts", file=sys.stderr, disable=None) as bar:
-        for start in range(0, len(texts), _AT_A_TIME):
-            part = texts[start : start + _AT_A_TIME]
+        for start in range(0, len(texts), _PROGRESS_CHUNK):
+            part = texts[start : start + _PROGRESS_CHUNK]
             results += job.translate_texts(part, first_number=start)
             bar.update(len(part))
     return results

@@ -115,7 +115,9 @@ def length_flags(decode: Decode) -> str:
 
 def _length_settings(decode: Decode) -> dict[str, float]:
     """Return the settings that limit the length of translations, by name."""
-    names = ["max_length"] + ["max_length_per_source"] * (decode.max_length_per_source > 0)
+    names = ["max_length"]
+    if decode.max_length_per_source > 0:
+        names.append("max_length_per_source")
     return {name: getattr(decode, name) for name in names}
 
 

@@ -28,6 +28,7 @@ from mnmt_jax.commands.common_flags import (
 )
 from mnmt_jax.errors import UserError, install_remedy, pluralize, say
 from mnmt_jax.runtime.processors import count_processors
+from mnmt_jax.runtime.run_command import signal_status
 from mnmt_jax.serving.model_names import name_runs
 from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
 from mnmt_jax.vocabulary.language_detectors import LANGDETECT, LID176
@@ -122,7 +123,7 @@ class _Terminated(SystemExit):
 
 def _terminate(number: int, _: object) -> NoReturn:
     """End the command as the default handler of a signal does, but after `finally`."""
-    raise _Terminated(128 + number)
+    raise _Terminated(signal_status(number))
 
 
 def _limit_threads(

@@ -27,11 +27,10 @@ from mnmt_jax.commands.common_flags import (
 from mnmt_jax.design.param_mapping import is_source_run_name
 from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
 from mnmt_jax.errors import UserError
+from mnmt_jax.runtime.run_command import signal_status
 
 if TYPE_CHECKING:
     from mnmt_jax.training.source_runs import SourceRunSpec
-
-_SIGNAL_STATUS = 128  # exit status of a process ended by a signal, minus the signal number
 
 
 class _HelpFormatter(DefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -88,7 +87,7 @@ def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str])
     import_modules(flags.module_import)
     config = load_config(gin_files, bindings)
     stopped = train(config, flags.workdir, origins, scorer=score)
-    return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
+    return signal_status(signal.Signals[stopped]) if stopped else 0
 
 
 def _source_runs(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSpec, ...]:

@@ -109,7 +109,8 @@ def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
         if in_kernel_call:
             metadata = {name: int(value) * count for name, value in _KERNEL.findall(line)}
             stated.update(metadata)
-            calls += count * (KERNEL_METADATA[0] in metadata)
+            if KERNEL_METADATA[0] in metadata:
+                calls += count
     return dict(stated), calls
 
 

@@ -182,7 +182,8 @@ class TokenCache:
             UserError: if the cache lacks the task or the task lacks the split.
         """
         if task not in self.tasks:
-            examples = ", ".join(list(self.tasks)[:8]) + ", ..." * (len(self.tasks) > 8)
+            more = ["..."] if len(self.tasks) > 8 else []
+            examples = ", ".join([*list(self.tasks)[:8], *more])
             raise UserError(f"{self.directory}: no task '{task}'; it has {examples}")
         splits = self.tasks[task].splits
         if split not in splits:

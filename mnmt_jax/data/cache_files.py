@@ -173,7 +173,10 @@ class BucketFiles:
             _log.warning(
                 "%s: has files of %.2f GiB, but %s=%g keeps fewer: files may be copied again and "
                 "again; raise it if the disk has room",
-                *(self._reader.url, size / GIB, LIMIT_VARIABLE, limit / GIB),
+                self._reader.url,
+                size / GIB,
+                LIMIT_VARIABLE,
+                limit / GIB,
             )
 
     def path(self, name: str) -> Path:

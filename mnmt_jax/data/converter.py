@@ -306,7 +306,9 @@ class Converter:
         is_tag[packed.starts] = has_tag
         masked = tokens.copy()
         masked[~is_tag], is_label[~is_tag] = mask(
-            *(tokens[~is_tag], counts - has_tag, segments.keys),
+            tokens[~is_tag],
+            counts - has_tag,
+            segments.keys,
             mask_shares=mask_shares,
             symbol=vocabulary.mask_id,
             random_ids=range(vocabulary.mask_id + 1, vocabulary.size),

@@ -104,32 +104,29 @@ class Pipeline:
         """Return the endless training batches of this host, from the start."""
         return BatchIterator(self, workers=self._data.workers)
 
-    def validation(
-        self, tasks: Sequence[str] | None = None, split: str = VALIDATION
-    ) -> Iterator[tuple[str, HostBatch]]:
-        """Yield the batches of a held-out split, task by task, each pair once.
+    def validation(self, tasks: Sequence[str] | None = None) -> Iterator[tuple[str, HostBatch]]:
+        """Yield the batches of the validation data, task by task, each pair once.
 
         Args:
-            tasks: task names; None for all tasks that have the split. `task` in a batch is an index
-                into this list.
-            split: split to read, up to `Data.validation_examples` pairs per task.
+            tasks: task names, with up to `Data.validation_examples` pairs each; None for all tasks
+                with validation data. `task` in a batch is an index into this list.
 
         Yields:
             The task name and a batch with pairs of this task only. The last batch of a task is
             padded with empty rows.
         """
-        names = self.cache.tasks_with(split) if tasks is None else tuple(tasks)
+        names = self.cache.tasks_with(VALIDATION) if tasks is None else tuple(tasks)
         converter = dataclasses.replace(self.converter, views=())
         for task_number, name in enumerate(names):
-            plan = self._validation_plan(names, task_number, split)
+            plan = self._validation_plan(names, task_number)
             if plan.dropped.any():
                 _log.warning(
                     "%s %s: skipped %d pairs that are longer than a row",
                     name,
-                    split,
+                    VALIDATION,
                     plan.dropped.sum(),
                 )
-            for segments in self._load(plan, names, split, 0):
+            for segments in self._load(plan, names, VALIDATION, 0):
                 yield name, converter.batch(segments, self._rows)
 
     def tasks_without_validation(self) -> tuple[str, ...]:
@@ -282,12 +279,11 @@ class Pipeline:
         contents = [(name, self.cache.split(name, VALIDATION).content) for name in sorted(names)]
         return zlib.crc32(repr(contents).encode())
 
-    def _validation_plan(self, names: Sequence[str], task_number: int, split: str) -> Plan:
-        size = min(
-            self._data.validation_examples, self.cache.split(names[task_number], split).examples
-        )
+    def _validation_plan(self, names: Sequence[str], task_number: int) -> Plan:
+        available = self.cache.split(names[task_number], VALIDATION).examples
+        size = min(self._data.validation_examples, available)
         examples = np.full(size, task_number), np.arange(size), np.full(size, -1)
-        plan, rows = self._pack(examples, names, split)
+        plan, rows = self._pack(examples, names, VALIDATION)
         return assign_batches(plan, rows, (int(rows.max(initial=-1)) + 1, self._data.rows))
 
     def _pack(
@@ -302,7 +298,13 @@ class Pipeline:
         fits = self._fits_row(lengths)
         zeros = np.zeros(int(fits.sum()), np.int64)
         plan = Plan(
-            *(task[fits], index[fits], epoch[fits], zeros, zeros, lengths[fits], zeros - 1),
+            task=task[fits],
+            index=index[fits],
+            epoch=epoch[fits],
+            batch=zeros,
+            row=zeros,
+            lengths=lengths[fits],
+            noise=zeros - 1,
             batches=0,
             dropped=np.bincount(task[~fits], minlength=len(names)),
         )
@@ -387,32 +389,7 @@ class Pipeline:
         return hash64(self._seed, name_hashes[plan.task], plan.epoch, plan.index, *purpose)
 
 
-def batches(
-    cache: TokenCache,
-    layout: Layout,
-    data: Data,
-    *,
-    extras: BatchExtras = BatchExtras(),  # noqa: B008 - frozen
-    seed: int = 1,
-    process_rows: ProcessRows = ALL_ROWS,
-) -> BatchIterator:
-    """Return the endless training batches of one process; see `Pipeline` for the arguments."""
-    return Pipeline(
-        cache, layout, data, extras=extras, seed=seed, process_rows=process_rows
-    ).train()
-
-
 def _examples(plan: Plan, names: Sequence[str], split: str) -> Iterator[Examples]:
     """Yield the examples of a plan, task by task."""
     for task_number in np.unique(plan.task).tolist():
         yield names[task_number], split, plan.index[plan.task == task_number]
-
-
-def padding_fraction(batch: HostBatch) -> dict[str, float]:
-    """Return the fraction of padding positions of each span of a batch."""
-    suffix = "_segment_ids"
-    return {
-        name.removesuffix(suffix): float(np.mean(ids == 0))
-        for name, ids in batch.items()
-        if name.endswith(suffix)
-    }

@@ -173,10 +173,8 @@ def _no_pairs_message(
         if code not in available
         for tag in wanted_tags
     ]
-    absent_names, available_names = (
-        join_names(lacking) or "two languages",
-        join_names(tags) or "none",
-    )
+    absent_names = join_names(lacking) or "two languages"
+    available_names = join_names(tags) or "none"
     remedy = ", or name its tags in --languages too" if tags and any(requested.values()) else ""
     return (
         f"{path}: no texts in {absent_names}, but in {available_names}; leave the file out{remedy}"

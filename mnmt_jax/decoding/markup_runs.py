@@ -257,7 +257,8 @@ class _Builder:
                 child.has_space = True
                 self._inner_spaces.add(node.start - 1)
             if child.start > node.end:
-                child.opening = " " * (node.end not in self._inner_spaces) + child.opening
+                if node.end not in self._inner_spaces:
+                    child.opening = f" {child.opening}"
                 self._inner_spaces.add(node.end)
             if child.is_empty:
                 child.start = child.end = min(max(child.start, node.start), node.end)

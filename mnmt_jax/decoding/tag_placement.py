@@ -404,7 +404,9 @@ def _tags(node: Node) -> str:
     """Return the tags of a node without text; those inside of it were perhaps left out."""
     text = node.opening
     for number, child in enumerate(node.children, start=1):
-        text += _tags(child) + " " * (child.has_space and number < len(node.children))
+        text += _tags(child)
+        if child.has_space and number < len(node.children):
+            text += " "
     return text + node.closing
 
 

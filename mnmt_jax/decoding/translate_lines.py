@@ -417,10 +417,6 @@ def check_decode(
     Raises:
         UserError: otherwise.
     """
-    if decode.batch < 1 or decode.max_length < 1:
-        raise UserError(
-            f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
-        )
     minimum = 1 + inference_model.instruction.source_extra
     if min(decode.buckets, default=0) < minimum:
         raise UserError(

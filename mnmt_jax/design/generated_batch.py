@@ -17,15 +17,15 @@ Batch = Mapping[str, Any]
 
 @runtime_checkable
 class GenerationModel(Protocol):
-    """The inputs and the model available to `GeneratedBatch.make`, inside the update.
+    """The inputs and the model available to `GeneratedBatch.make`, inside the update."""
 
-    Attributes:
-        batch: the arrays of the micro-batch.
-        rng: random key; unique for each step, micro-batch and generated batch.
-    """
+    @property
+    def batch(self) -> Batch:
+        """The arrays of the micro-batch."""
 
-    batch: Batch
-    rng: Array
+    @property
+    def rng(self) -> Array:
+        """Random key; unique for each step, micro-batch and generated batch."""
 
     @property
     def layout(self) -> Layout:

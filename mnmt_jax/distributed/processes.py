@@ -26,7 +26,7 @@ import numpy as np
 
 from mnmt_jax.distributed.work_shards import are_given
 from mnmt_jax.errors import TRY_AGAIN_STATUS, UserError
-from mnmt_jax.runtime.run_command import run_command
+from mnmt_jax.runtime.run_command import run_command, signal_status
 
 LOST_STATUS = TRY_AGAIN_STATUS
 _HEARTBEAT_SECONDS = 40  # a process ends within a minute, shutdown included
@@ -143,7 +143,7 @@ def supervise(work: Callable[[], int | None]) -> int | None:
         return LOST_STATUS
     cause = "; out of memory?" if name == "SIGKILL" else ""
     print(f"error: {name} ended this process{cause}", file=sys.stderr)
-    return 128 - status
+    return signal_status(-status)
 
 
 def _is_written(reader: int) -> bool:

@@ -46,7 +46,7 @@ class MeshSizes(Protocol):
 # Logical axis -> mesh axes that split it.
 RULES: Mapping[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
-    "length": (),
+    "length": (),  # attention would collect it in every layer
     "embed": ("fsdp",),
     "channel": (),  # of vectors, which are too small to be worth splitting
     "mlp": ("tensor",),
@@ -59,35 +59,30 @@ RULES: Mapping[str, tuple[str, ...]] = {
     ),  # of per-language parameters; `shard_map_slots` sends positions to their devices
 }
 
+
+def _projection_axes(
+    name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """Return the logical axes of a projection's parameters, by the suffix of their paths."""
+    return {
+        f"{name}/kernel": (*inputs, *outputs),
+        f"{name}/bias": ("channel",) if outputs == ("embed",) else outputs,
+        f"{name}/lora_a": (*inputs, "rank"),
+        f"{name}/lora_b": ("rank", *outputs),
+    }
+
+
 # Suffix of a parameter's path -> its logical axes. Sublayers may define further entries, which are
 # passed as `extra_axes`. The optimizer's moments have the same paths.
-PARAMETER_AXES: dict[str, tuple[str, ...]] = {
+PARAMETER_AXES: ParamAxes = {
     "embedding": ("vocab", "embed"),
     "embedding_positions": ("length", "embed"),
-    "query/kernel": ("embed", "heads", "kv"),
-    "query/bias": ("heads", "kv"),
-    "query/lora_a": ("embed", "rank"),
-    "query/lora_b": ("rank", "heads", "kv"),
-    "key/kernel": ("embed", "heads", "kv"),
-    "key/bias": ("heads", "kv"),
-    "key/lora_a": ("embed", "rank"),
-    "key/lora_b": ("rank", "heads", "kv"),
-    "value/kernel": ("embed", "heads", "kv"),
-    "value/bias": ("heads", "kv"),
-    "value/lora_a": ("embed", "rank"),
-    "value/lora_b": ("rank", "heads", "kv"),
-    "out/kernel": ("heads", "kv", "embed"),
-    "out/bias": ("channel",),
-    "out/lora_a": ("heads", "kv", "rank"),
-    "out/lora_b": ("rank", "embed"),
-    "wi/kernel": ("embed", "mlp"),
-    "wi/bias": ("mlp",),
-    "wi/lora_a": ("embed", "rank"),
-    "wi/lora_b": ("rank", "mlp"),
-    "wo/kernel": ("mlp", "embed"),
-    "wo/bias": ("channel",),
-    "wo/lora_a": ("mlp", "rank"),
-    "wo/lora_b": ("rank", "embed"),
+    **_projection_axes("query", ("embed",), ("heads", "kv")),
+    **_projection_axes("key", ("embed",), ("heads", "kv")),
+    **_projection_axes("value", ("embed",), ("heads", "kv")),
+    **_projection_axes("out", ("heads", "kv"), ("embed",)),
+    **_projection_axes("wi", ("embed",), ("mlp",)),
+    **_projection_axes("wo", ("mlp",), ("embed",)),
     "norm/scale": ("channel",),
     "norm/bias": ("channel",),
     "ns_coeffs": ("channel",),  # of Muon's state
@@ -123,27 +118,19 @@ def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> 
     return jax.sharding.Mesh(arrange(shape, devices), MESH_AXES, axis_types=auto)
 
 
-def partition_spec(
-    axes: Sequence[str], rules: Mapping[str, tuple[str, ...]] = RULES
-) -> PartitionSpec:
+def partition_spec(axes: Sequence[str]) -> PartitionSpec:
     """Translate logical axes to mesh axes.
 
     Args:
         axes: logical axis of each array axis.
-        rules: the table.
 
     Raises:
-        ValueError: if an axis is not in the table, or the table splits `length`.
+        ValueError: if an axis is not in `RULES`.
     """
-    if rules.get("length"):
-        raise ValueError(
-            f"axis 'length' cannot be split over {rules['length']}: attention would collect it in "
-            "every layer; split 'batch' instead"
-        )
-    unknown = [axis for axis in axes if axis not in rules]
+    unknown = [axis for axis in axes if axis not in RULES]
     if unknown:
-        raise ValueError(f"unknown logical axis '{unknown[0]}'; known are {', '.join(rules)}")
-    return PartitionSpec(*(rules[axis] or None for axis in axes))
+        raise ValueError(f"unknown logical axis '{unknown[0]}'; known are {', '.join(RULES)}")
+    return PartitionSpec(*(RULES[axis] or None for axis in axes))
 
 
 def param_axes_of(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...]:

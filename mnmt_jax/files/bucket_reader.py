@@ -117,7 +117,11 @@ class BucketReader:
         """Ask the bucket once; return why it does not answer, or "" if it does."""
         try:
             blobs = self._storage().list_blobs(
-                *(self._bucket, 1), prefix=self._prefix, retry=None, timeout=_QUESTION_TIMEOUT
+                self._bucket,
+                max_results=1,
+                prefix=self._prefix,
+                retry=None,
+                timeout=_QUESTION_TIMEOUT,
             )
             next(iter(blobs), None)
         except Exception as error:  # the client raises many kinds
@@ -213,7 +217,10 @@ class _Outage:
                 self._said = now
                 _log.warning(
                     "%s/%s: no answer (%s); waiting for it, at most %.0f s; Ctrl-C ends this",
-                    *(self._url, name, reason, patience),
+                    self._url,
+                    name,
+                    reason,
+                    patience,
                 )
         pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, elapsed / 2))
         time.sleep(pause * random.uniform(0.5, 1))  # not all processes at the same moment

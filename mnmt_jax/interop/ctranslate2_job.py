@@ -147,7 +147,8 @@ class CTranslate2Job(SentenceJob):
     def _prefix_ids(self, target: str) -> list[int]:
         """Return the trigger, if it is a tag, and the forced tag of a target language."""
         model = self.pretrained.inference_model
-        trigger = [model.vocabulary.tag_id(target)] * (model.instruction.trigger == "tag")
+        has_tag = model.instruction.trigger == "tag"
+        trigger = [model.vocabulary.tag_id(target)] if has_tag else []
         return [*trigger, *model.instruction.forced_ids(model.vocabulary, target)]
 
     def _hypotheses(

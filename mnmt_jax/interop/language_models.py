@@ -21,13 +21,11 @@ from mnmt_jax.methods.tuning_layers import TuningLayers
 from mnmt_jax.model.modules import ACTIVATIONS, FIRST_ROW
 
 # Prefixes of architecture names; a longer prefix comes before a shorter one that it starts with.
-_MASKED, _CAUSAL, _GRAFTED, _ADAPTER, _TWO_TABLES = (
-    "transformer_encoder_model",
-    "transformer_lm",
-    "bridge_transformer",
-    "ab_transformer",
-    "transformer",
-)
+_MASKED = "transformer_encoder_model"
+_CAUSAL = "transformer_lm"
+_GRAFTED = "bridge_transformer"
+_ADAPTER = "ab_transformer"
+_TWO_TABLES = "transformer"
 _BOTH = ("encoder", "decoder")
 _SIDES = {
     _MASKED: ("encoder",),

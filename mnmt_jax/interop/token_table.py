@@ -81,13 +81,6 @@ class TokenTable:
         return Vocabulary.from_sentencepiece(self.model, plain.languages, names), rows
 
 
-def plain_rows(size: int) -> np.ndarray:
-    """Return fairseq's id of each of our ids, [size]; only the order of specials differs."""
-    rows = np.arange(size)
-    rows[: len(SPECIALS)] = SPECIALS
-    return rows
-
-
 def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray:
     """Return the other toolkit's id of each of our ids, [vocab].
 

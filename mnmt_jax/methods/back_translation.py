@@ -38,6 +38,7 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.methods._language_draws import draw
+from mnmt_jax.methods._row_checks import check_one_pair_per_row
 from mnmt_jax.model.learned_positions import check_lengths
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
@@ -74,11 +75,7 @@ class BackTranslation(Method, name="back_translation"):
             UserError: if not.
         """
         check_method_translates(self.name, plan.layout)
-        if config.data.max_segments != 1:
-            raise UserError(
-                f"back_translation: Data.max_segments={config.data.max_segments} packs pairs into "
-                "rows, which cannot be translated inside the update; set Data.max_segments=1"
-            )
+        check_one_pair_per_row(self.name, config.data)
         all_languages = self.known_languages()
         for field in ("languages", "pool"):
             codes = getattr(self, field)

@@ -35,6 +35,7 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, LogProbs, Objective
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
+from mnmt_jax.methods._row_checks import check_one_pair_per_row
 from mnmt_jax.model.learned_positions import check_lengths
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
@@ -66,11 +67,7 @@ class CPO(Method, name="cpo"):
             UserError: if not.
         """
         check_method_translates(self.name, plan.layout)
-        if config.data.max_segments != 1:
-            raise UserError(
-                f"cpo: Data.max_segments={config.data.max_segments} packs pairs into rows, which "
-                "cannot be translated inside the update; set Data.max_segments=1"
-            )
+        check_one_pair_per_row(self.name, config.data)
         changing = [other.name for other in config.methods if other.batch_changes()]
         if changing:
             raise UserError(

@@ -99,16 +99,14 @@ class Graformer(Method, name="graformer"):
 
     def required_sources(self, config: Model) -> tuple[RequiredSource, ...]:
         """Return the required kind and depth of the source runs `mlm` and `lm`."""
-        encoder_layers, field = (
-            self.encoder_layers,
-            f"Graformer.encoder_layers={self.encoder_layers}",
-        )
-        mlm = RequiredSource("mlm", "masked_lm", encoder_layers, field)
-        layers = config.stage_layers
-        lm = RequiredSource(
-            "lm", "causal_lm", layers[1], f"Model.stage_layers={layers} in the middle"
-        )
-        return (*(self.encoder != "none") * (mlm,), *(self.decoder != "none") * (lm,))
+        required = []
+        if self.encoder != "none":
+            field = f"Graformer.encoder_layers={self.encoder_layers}"
+            required.append(RequiredSource("mlm", "masked_lm", self.encoder_layers, field))
+        if self.decoder != "none":
+            field = f"Model.stage_layers={config.stage_layers} in the middle"
+            required.append(RequiredSource("lm", "causal_lm", config.stage_layers[1], field))
+        return tuple(required)
 
     def frozen_patterns(self, config: Model) -> tuple[str, ...]:
         """Return the copied parameters that stay frozen: all but the norms that are copies."""

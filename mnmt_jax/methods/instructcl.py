@@ -28,6 +28,7 @@ from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError
+from mnmt_jax.methods._row_checks import check_row_groups
 from mnmt_jax.model.vectors import unit_vectors
 
 _IDENTITY = View("identity")  # the target as a source in its own language
@@ -68,10 +69,7 @@ class InstruCL(Method, name="instructcl"):
                 f"Data.instruction='{config.data.instruction}' has none; choose one of "
                 f"{', '.join(fitting)}, or leave 'instructcl' out of Train.methods"
             )
-        if config.data.rows % self.groups:
-            raise UserError(
-                f"InstruCL.groups={self.groups} must divide Data.rows={config.data.rows}"
-            )
+        check_row_groups("InstruCL", self.groups, config.data)
 
     def row_groups(self) -> int:
         """Return the number of groups."""

@@ -150,7 +150,7 @@ class LanguageLayers(Method, name="language_layers"):
     @property
     def count(self) -> int:
         """Number of branches."""
-        return max(self.slots) + 1
+        return len(self.with_branch)
 
 
 class LanguageMLP(FeedForward):

@@ -27,6 +27,7 @@ from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.methods._row_checks import check_row_groups
 from mnmt_jax.model.vectors import unit_vectors
 
 _ANCHOR = View("anchor", SOURCE, keep_tag=True)
@@ -75,8 +76,7 @@ class MRASP2(Method, name="mrasp2"):
                 f"source end with {join_names([f'layer {layer}' for layer in ends])}; choose one, "
                 "or set MRASP2.ended=False"
             )
-        if config.data.rows % self.groups:
-            raise UserError(f"MRASP2.groups={self.groups} must divide Data.rows={config.data.rows}")
+        check_row_groups("MRASP2", self.groups, config.data)
 
     def row_groups(self) -> int:
         """Return the number of groups."""

@@ -303,10 +303,8 @@ class TPDM(Method, name="tpdm"):
 
     def objectives(self) -> tuple[Objective, ...]:
         """Return the loss terms."""
-        content_and_position, gates = (
-            (self._content, self._position),
-            (self._intermediate(_GATE), self._intermediate(_LOGIT)),
-        )
+        content_and_position = self._content, self._position
+        gates = self._intermediate(_GATE), self._intermediate(_LOGIT)
         objectives = []
         if self.information:
             inputs = (*content_and_position, *(gates if self.gated else ()))

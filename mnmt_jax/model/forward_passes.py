@@ -15,9 +15,8 @@ from mnmt_jax.design.views import View
 from mnmt_jax.model.intermediates import INTERMEDIATES, recorded
 from mnmt_jax.model.label_log_probs import label_log_probs, map_logits
 from mnmt_jax.model.network import Network
+from mnmt_jax.model.rng_offsets import RngOffset
 
-# Folded into the rng of auxiliary sublayers and of changed batches; views count from 1.
-_AUXILIARY, _CHANGED = 2**30, 2**28
 ChangedBatches = Mapping[LogProbs, Batch]
 _NO_CHANGE: ChangedBatches = {}
 
@@ -125,12 +124,16 @@ class ForwardPasses:
             states: [batch, length of the role, embed].
             role: of the states.
         """
-        rngs = None if self._rng is None else {"dropout": jax.random.fold_in(self._rng, _AUXILIARY)}
+        rng = None if self._rng is None else jax.random.fold_in(self._rng, RngOffset.AUXILIARY)
         output: Any = self._model.apply(
             {"params": self._params},
-            *(self.batch, name, states, role, self._rng is None),
+            self.batch,
+            name,
+            states,
+            role,
+            deterministic=self._rng is None,
             method="apply_auxiliary",
-            rngs=rngs,
+            rngs=None if rng is None else {"dropout": rng},
         )
         return output
 
@@ -138,7 +141,8 @@ class ForwardPasses:
         """Return the log-probabilities of a request, in a separate pass if it changes the batch."""
         batch, features = self.changed(request), self.features
         if request in self._changed:
-            rng = None if self._rng is None else jax.random.fold_in(self._rng, _CHANGED + number)
+            offset = RngOffset.CHANGED_PASS + number
+            rng = None if self._rng is None else jax.random.fold_in(self._rng, offset)
             features, _ = self._apply("features_and_states", batch, (), rng)
         role = self._model.layout.generated
         return label_log_probs(

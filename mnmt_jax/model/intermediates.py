@@ -9,9 +9,9 @@ from jax import Array
 from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.model.context import PositionInfo
 
-INTERMEDIATES = "taps"  # name of the Flax collection
+INTERMEDIATES = "intermediates"  # name of the Flax collection
 QUERIES, KEYS = "queries", "keys"  # names in attention, [batch, length, heads, head_dim]
-BRANCH_INPUT = "entered"  # input states of a feed-forward with branches
+BRANCH_INPUT = "branch_input"  # input states of a feed-forward with branches
 
 
 def record(module: Any, info: PositionInfo, name: str, value: Array) -> None:

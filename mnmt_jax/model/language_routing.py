@@ -90,12 +90,6 @@ def ragged(states: States, slots: Slots, branches: Branches, activation: Activat
     return out[jnp.argsort(order)]
 
 
-def one_slot(states: States, slots: Slots, branches: Branches, activation: Activation) -> States:
-    """Pass all positions through one branch; correct only if all routed positions share a slot."""
-    branch: Branches = jax.tree.map(lambda array: array[jnp.maximum(slots.max(), 0)], branches)
-    return jnp.where((slots >= 0)[:, None], _feed_forward(activation, branch, states), 0)
-
-
 ROUTINGS: Mapping[str, Routing] = {
     "one_hot": one_hot,
     "gather": gather,

@@ -22,7 +22,7 @@ from mnmt_jax.model.quantized_weights import cast_kernels
 from mnmt_jax.model.rematerialization import save_policy
 
 _LOOPED_FROM = 8  # layers of a stage; fewer layers compile fast, and run faster unrolled
-_GATHERED = "collected"  # checkpoint name of gathered parameters; a device stores its shard only
+_GATHERED = "gathered"  # checkpoint name of gathered parameters; a device stores its shard only
 _ALL_BUT_GATHERED = jax.checkpoint_policies.save_anything_except_these_names(_GATHERED)
 _UNROLLED = 2  # last layers of a stage, where the compiler removes the dead work of some roles
 

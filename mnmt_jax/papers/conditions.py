@@ -92,8 +92,14 @@ class Conditions:
         counts = [number_text(ours) for ours, _ in self.counts.values()]
         tested = number_text(self.test_sentences)
         return [
-            *(self.row, self.task, str(self.seeds), updates, *counts),
-            *(self.precision, tested, self.decoding),
+            self.row,
+            self.task,
+            str(self.seeds),
+            updates,
+            *counts,
+            self.precision,
+            tested,
+            self.decoding,
         ]
 
     @property

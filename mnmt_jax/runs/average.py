@@ -48,7 +48,9 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
         jax.tree.map(_add, total, is_equal, first, read_step(run.checkpoints, step))
     mean = jax.tree.map(
         lambda array, equal, sums: np.where(equal, array, sums / np.float32(len(chosen))),
-        *(first, is_equal, total),
+        first,
+        is_equal,
+        total,
     )
     _write_average(absolute_path(run.average), mean, chosen)
 

@@ -60,10 +60,8 @@ def _of_host(array: np.ndarray) -> int:
     weighted_sum, axis = 0, 0
     while words.ndim:
         # An axis is weighted by sums over the other axes; the loop goes on with sums over it.
-        axis_sums, other_sums = (
-            np.empty(len(words), np.uint32),
-            np.zeros(words.shape[1:], np.uint32),
-        )
+        axis_sums = np.empty(len(words), np.uint32)
+        other_sums = np.zeros(words.shape[1:], np.uint32)
         rows = max(_WORDS // max(other_sums.size, 1), 1)
         for start in range(0, len(words), rows):
             block = words[start : start + rows].astype(np.uint32, copy=False)

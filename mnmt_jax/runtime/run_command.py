@@ -30,7 +30,7 @@ from mnmt_jax.runtime.interrupts import redeliver_interrupts
 # Further errors of paths that cannot be written or read; with the path they need no traceback.
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _OUTPUT = "standard output"
-_SIGNAL_STATUS = 128  # and the number of the signal that stopped a command
+_SIGNAL_STATUS = 128  # exit status of a process ended by a signal, minus the signal number
 _NO_TEMPORARY = "No usable temporary directory"
 
 
@@ -159,6 +159,15 @@ def _variable_of_jax(error: Exception) -> str:
         problem = f"JAX finds no such devices here{reason and f' ({reason})'}"
         return f"JAX_PLATFORMS={platforms}: {problem}; unset it or name others"
     return ""
+
+
+def signal_status(number: int) -> int:
+    """Return the exit status of a process that a signal ended.
+
+    Args:
+        number: of the signal, e.g. `signal.SIGTERM`.
+    """
+    return _SIGNAL_STATUS + number
 
 
 def exit_immediately(status: int) -> NoReturn:

@@ -22,7 +22,7 @@ from mnmt_jax.training.losses import LossSums, Sums, add_generated_sums
 
 Split = tuple[Any, Any]  # parameters that a player updates, and the others
 # Share of a device's memory for parameters and gradients that are unsharded during an update.
-_ROOM = 0.5
+_MEMORY_FRACTION = 0.5
 
 
 def sum_gradients(
@@ -77,7 +77,7 @@ def _fits_in_memory(unsharded: Split) -> bool:
     trained, frozen = (jax.tree.leaves(tree) for tree in unsharded)
     size = sum(leaf.nbytes for leaf in (*trained, *frozen))
     size += sum(leaf.nbytes + jnp.dtype(jnp.float32).itemsize * leaf.size for leaf in trained)
-    return size <= _ROOM * device_memory()
+    return size <= _MEMORY_FRACTION * device_memory()
 
 
 def _batch_gradients(
@@ -121,12 +121,8 @@ def _add_generated(
     gradients, sums = gradients_and_sums
     generated = dataclasses.replace(learner.plain(), batch_changes=learner.batch_changes)
     for number, spec in enumerate(learner.generated_batches):
-        network = learner.model, join(trained, frozen)
-        batch, batch_rng = generate_batch(
-            *(spec, number, network, micro_batch, rng),
-            prefix_length=learner.prefix_length,
-            allow_unk=learner.allow_unk,
-        )
+        model = learner.step_model(join(trained, frozen), micro_batch, rng)
+        batch, batch_rng = generate_batch(spec, number, model)
 
         def loss(trained: Any, batch: Batch = batch, rng: Array = batch_rng) -> tuple[Array, Sums]:
             return batch_loss(generated, join(trained, frozen), batch, rng)

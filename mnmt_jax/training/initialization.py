@@ -119,7 +119,7 @@ def read_initial_params(
         sources = mapped_param_sources(mappings, runs, shapes)
         for run in runs.values():
             names = [name for name, source in sources.items() if source.source_run is run]
-            run.check_put(names, config, vocabulary)
+            run.check_mapped(names, config, vocabulary)
     else:
         (run,) = runs.values()
         run.check_all(config, vocabulary)
@@ -167,10 +167,9 @@ def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) 
         is_lora(name) for name in run.arrays.keys() - source_names.values()
     )
     for name, source_name in source_names.items():
-        (module, _, kind), lora_name = (
-            name.rpartition("/"),
-            f"{source_name.rpartition('/')[0]}/{LORA_A}",
-        )
+        module, _, kind = name.rpartition("/")
+        source_module, _, _ = source_name.rpartition("/")
+        lora_name = f"{source_module}/{LORA_A}"
         if kind == "kernel" and lora_name in run.arrays:
             is_lost |= source_names.get(f"{module}/{LORA_A}") != lora_name
     if is_lost:
@@ -253,7 +252,9 @@ def _summary(names: Iterable[str]) -> str:
     """Return parameter names cut to modules, with layer ranges in the form of `ParamMapping`."""
     numbers: dict[tuple[str, str], set[int]] = {}
     for name in names:
-        short = "LoRA of " * is_lora(name) + "/".join(name.split("/")[:2])
+        short = "/".join(name.split("/")[:2])
+        if is_lora(name):
+            short = f"LoRA of {short}"
         before, number, after = (*_NUMBER.split(short, maxsplit=1), "", "")[:3]
         numbers.setdefault((before, after), set()).update([int(number)] if number else [])
     return ", ".join(

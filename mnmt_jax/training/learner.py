@@ -25,8 +25,9 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network, build_model
+from mnmt_jax.model.rng_offsets import RngOffset
 from mnmt_jax.model.trainable_params import EVERYTHING, PlayerParams, Trainable
-from mnmt_jax.training.generated_batches import change_batch
+from mnmt_jax.training.generated_batches import StepModel, change_batch
 from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 
@@ -35,7 +36,6 @@ from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 # tokens, an update of a small model with 8,000 pieces ran 1.15 times as fast as with 4,608.
 LOSS_CHUNK = 4608
 CPU_LOSS_CHUNK = 512
-_BATCH_CHANGE = 2**26  # folded into a micro-batch's rng
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,24 +125,28 @@ class Learner:
         _check_names(all_objectives(config.methods), generated, model.layout)
         axes = model.plan.param_axes()
         return cls(
-            model,
-            make_optimizer(config.optimizer, config.train.steps, axes),
-            make_schedule(config.optimizer, config.train.steps),
-            config.optimizer.label_smoothing,
-            _loss_chunk(mesh) * batch_shards(mesh),
-            config.train.seed,
-            Trainable.from_config(config.model, config.optimizer),
-            tuple(objective for method in config.methods for objective in method.objectives()),
-            tuple(
+            model=model,
+            optimizer=make_optimizer(config.optimizer, config.train.steps, axes),
+            schedule=make_schedule(config.optimizer, config.train.steps),
+            label_smoothing=config.optimizer.label_smoothing,
+            chunk=_loss_chunk(mesh) * batch_shards(mesh),
+            seed=config.train.seed,
+            trainable=Trainable.from_config(config.model, config.optimizer),
+            objectives=tuple(
+                objective for method in config.methods for objective in method.objectives()
+            ),
+            before=tuple(
                 PlayerUpdate.of(player, config, axes)
                 for method in config.methods
                 for player in method.players()
             ),
-            generated,
-            get_instruction(config.data.instruction).target_extra,
-            config.optimizer.ema_decay,
-            tuple(change for method in config.methods for change in method.batch_changes()),
-            config.decode.allow_unk,
+            generated_batches=generated,
+            prefix_length=get_instruction(config.data.instruction).target_extra,
+            ema_decay=config.optimizer.ema_decay,
+            batch_changes=tuple(
+                change for method in config.methods for change in method.batch_changes()
+            ),
+            allow_unk=config.decode.allow_unk,
         )
 
     @property
@@ -152,11 +156,14 @@ class Learner:
         return (*self.before, main_update)
 
     @property
+    def all_objectives(self) -> tuple[Objective, ...]:
+        """The objectives of all players, in order."""
+        return tuple(objective for update in self.player_updates for objective in update.objectives)
+
+    @property
     def sums(self) -> tuple[str, ...]:
         """The names of the sums that an update reports."""
-        terms = [
-            objective.name for update in self.player_updates for objective in update.objectives
-        ]
+        terms = [objective.name for objective in self.all_objectives]
         generated = [
             name for spec in self.generated_batches for name in (spec.name, f"{spec.name}_tokens")
         ]
@@ -166,12 +173,7 @@ class Learner:
     @property
     def views(self) -> tuple[View, ...]:
         """The views that objectives read."""
-        inputs = [
-            request
-            for update in self.player_updates
-            for objective in update.objectives
-            for request in objective.inputs
-        ]
+        inputs = [request for objective in self.all_objectives for request in objective.inputs]
         views = (request.view for request in inputs if isinstance(request, States) and request.view)
         return tuple(dict.fromkeys(views))
 
@@ -202,10 +204,7 @@ class Learner:
                 without a search that makes it.
         """
         model = self.model
-        objectives = [
-            objective for update in self.player_updates for objective in update.objectives
-        ]
-        inputs = [request for objective in objectives for request in objective.inputs]
+        inputs = [request for objective in self.all_objectives for request in objective.inputs]
         sizes = model.config, model.layout, model.vocab_size
         pair_flops = train_flops(
             *sizes,
@@ -233,10 +232,21 @@ class Learner:
             metrics: means since the last log, by objective.
         """
         warnings = {}
-        for objective in (term for update in self.player_updates for term in update.objectives):
+        for objective in self.all_objectives:
             if objective.warning and (warning := objective.warning(step, metrics[objective.name])):
                 warnings[objective.name] = warning
         return warnings
+
+    def step_model(self, params: Any, batch: Batch, rng: Array | None) -> StepModel:
+        """Return the model and a micro-batch, for functions that generate or change batches.
+
+        Args:
+            params: parameters of the model.
+            batch: arrays [rows, length] of the micro-batch.
+            rng: key of the micro-batch; None uses a constant key.
+        """
+        rng = jax.random.key(0) if rng is None else rng
+        return StepModel(self.model, params, batch, rng, self.prefix_length, self.allow_unk)
 
     @property
     def is_plain(self) -> bool:
@@ -369,14 +379,9 @@ def player_loss(
 def _changed(learner: Learner, params: Any, batch: Batch, rng: Array | None) -> Batch:
     """Return a micro-batch after `Learner.batch_changes`."""
     for number, spec in enumerate(learner.batch_changes):
-        key = None if rng is None else jax.random.fold_in(rng, _BATCH_CHANGE)
-        network = learner.model, params
-        changed = change_batch(
-            *(spec.change, number, network, batch, key),
-            prefix_length=learner.prefix_length,
-            allow_unk=learner.allow_unk,
-        )
-        batch = {**batch, **changed}
+        key = None if rng is None else jax.random.fold_in(rng, RngOffset.BATCH_CHANGE)
+        model = learner.step_model(params, batch, key)
+        batch = {**batch, **change_batch(spec.change, number, model)}
     return batch
 
 
@@ -389,11 +394,7 @@ def _forward_passes(
 ) -> ForwardPasses:
     inputs = tuple(request for objective in objectives for request in objective.inputs)
     changed = {
-        request: change_batch(
-            *(request.change, number, (learner.model, params), batch, rng),
-            prefix_length=learner.prefix_length,
-            allow_unk=learner.allow_unk,
-        )
+        request: change_batch(request.change, number, learner.step_model(params, batch, rng))
         for number, request in enumerate(dict.fromkeys(inputs))
         if isinstance(request, LogProbs) and request.change
     }

@@ -107,8 +107,14 @@ def make_optimizer(
     schedule = make_schedule(config, total_steps)
     if steps_per_update > 1:
         schedule = _per_update(schedule, steps_per_update)
-    optimizer = {"adam": fairseq_adam, "muon": muon, "schedule_free": schedule_free}[config.name]
-    return _clipped(config, optimizer(schedule, config, param_axes))
+    match config.name:
+        case "adam":
+            optimizer = fairseq_adam(schedule, config)
+        case "muon":
+            optimizer = muon(schedule, config, param_axes)
+        case "schedule_free":
+            optimizer = schedule_free(schedule, config)
+    return _clipped(config, optimizer)
 
 
 def _per_update(schedule: Schedule, steps_per_update: int) -> Schedule:
@@ -134,9 +140,7 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def fairseq_adam(
-    schedule: Schedule, config: Optimizer, param_axes: ParamAxes = _NO_AXES
-) -> optax.GradientTransformation:
+def fairseq_adam(schedule: Schedule, config: Optimizer) -> optax.GradientTransformation:
     """Build fairseq's Adam with decoupled weight decay on every parameter.
 
     p <- p - lr * weight_decay * p - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)
@@ -147,11 +151,9 @@ def fairseq_adam(
     Args:
         schedule: learning rate by number of updates done.
         config: settings, of which `eps` and `weight_decay` are used.
-        param_axes: not used.
 
     Source: MITRE spec 6.2, TDO spec 6.2, fairseq's `adam`.
     """
-    del param_axes
 
     def init(params: Any) -> AdamState:
         zeros = lambda: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)  # noqa: E731
@@ -186,7 +188,7 @@ def _one_minus_power(base: float, exponent: Int[Array, ""]) -> Float[Array, ""]:
 
 
 def muon(
-    schedule: Schedule, config: Optimizer, param_axes: ParamAxes = _NO_AXES
+    schedule: Schedule, config: Optimizer, param_axes: ParamAxes
 ) -> optax.GradientTransformation:
     """Build Muon for the kernels, and Adam with Nesterov momentum for all other parameters.
 
@@ -232,19 +234,15 @@ def _matrices(param_axes: ParamAxes, params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(axes_of, params)
 
 
-def schedule_free(
-    schedule: Schedule, config: Optimizer, param_axes: ParamAxes = _NO_AXES
-) -> optax.GradientTransformation:
+def schedule_free(schedule: Schedule, config: Optimizer) -> optax.GradientTransformation:
     """Build schedule-free AdamW, which evaluates an average of the parameters (`averaged_params`).
 
     Args:
         schedule: warm-up and then a constant learning rate, by number of updates done.
         config: settings, of which `eps` and `weight_decay` are used.
-        param_axes: not used.
 
     Source: Defazio et al. 2024 (arXiv 2405.15682); `optax.contrib.schedule_free`.
     """
-    del param_axes
     base = optax.chain(
         optax.scale_by_rms(B2, config.eps, eps_in_sqrt=False, bias_correction=True),
         optax.add_decayed_weights(config.weight_decay),

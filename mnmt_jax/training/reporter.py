@@ -233,9 +233,10 @@ class Reporter:
 
     def warn_once(self, lines: Mapping[str, str]) -> None:
         """Print warnings by name, except those whose name was printed before."""
-        for name in lines.keys() - self._warned:
-            self._warned.add(name)
-            self.say(f"warning: {lines[name]}")
+        for name, line in lines.items():
+            if name not in self._warned:
+                self._warned.add(name)
+                self.say(f"warning: {line}")
 
     def close(self, status: Status = "finished") -> None:
         """Close the files and the bar.
@@ -284,6 +285,8 @@ def _keep_lines(path: Path) -> None:
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
     if isinstance(value, float) and not abs(value) < float("inf"):
         return None
     return value

@@ -155,7 +155,7 @@ class SourceRun:
         self._check_vocabulary(config, vocabulary, "")
         self._check_sizes(config, _MODEL_FIELDS)
 
-    def check_put(self, names: Iterable[str], config: Config, vocabulary: Vocabulary) -> None:
+    def check_mapped(self, names: Iterable[str], config: Config, vocabulary: Vocabulary) -> None:
         """Check that a new run can start from some parameters of this run, beyond their shapes.
 
         Args:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import collections
 import itertools
-import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_specific_pieces import LanguagePiece, language_piece_name
+from mnmt_jax.vocabulary.language_specific_pieces import LanguagePiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 PieceCounts = Mapping[str, Mapping[str, int]]
@@ -31,7 +30,6 @@ PiecesByLanguage = Mapping[str, Collection[str]]
 """Pieces by language."""
 
 _ENCODE_LINES = 1024
-_TOKEN = re.compile(r"\S+")
 
 
 def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> PieceCounts:
@@ -206,23 +204,6 @@ def count_used_pieces(counts: PieceCounts, split: PiecesByLanguage) -> int:
 def language_copies(flagged: PiecesByLanguage) -> tuple[LanguagePiece, ...]:
     """List the copies of flagged pieces, language by language."""
     return tuple((piece, language) for language, pieces in flagged.items() for piece in pieces)
-
-
-def count_tokens(lines: Iterable[str]) -> collections.Counter[str]:
-    """Count the tokens of segmented text, in the order of their first occurrence."""
-    return collections.Counter(token for line in lines for token in _TOKEN.findall(line))
-
-
-def mark_copies(lines: Iterable[str], language: str, split: Collection[str]) -> list[str]:
-    """Write segmented text of a language as the authors do, with `piece_xx` for its copies.
-
-    Args:
-        lines: tokens separated by spaces; the spaces do not change.
-        language: language code.
-        split: pieces that have a copy for the language.
-    """
-    copy_names = {piece: language_piece_name(piece, language) for piece in split}
-    return [_TOKEN.sub(lambda token: copy_names.get(token[0], token[0]), line) for line in lines]
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -143,8 +143,9 @@ def _remedy(
         most, least = int(too_many[1]) - uncounted_pieces, _least_size(train) - uncounted_pieces
         return f"lower --vocab_size to at most {most} (at least {least}), or give more text"
     if too_few := re.search(r"(\d+) vs (\d+)", reason):
-        omit_bytes = options.byte_fallback and not uncounted_pieces
-        byte_hint = ", or leave out the 256 pieces of bytes with --no-byte_fallback" * omit_bytes
+        byte_hint = ""
+        if options.byte_fallback and not uncounted_pieces:
+            byte_hint = ", or leave out the 256 pieces of bytes with --no-byte_fallback"
         return f"raise --vocab_size to at least {int(too_few[2]) - uncounted_pieces}{byte_hint}"
     return f"correct what it names (the rule of normalization is '{options.normalization}')"
 

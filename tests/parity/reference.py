@@ -14,7 +14,7 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import FAIRSEQ, entries, read_params, written_tensors
-from mnmt_jax.interop.token_table import SPECIALS, plain_rows
+from mnmt_jax.interop.token_table import SPECIALS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer
@@ -22,6 +22,7 @@ from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.methods.tables import Tables
 from mnmt_jax.methods.tuning_layers import TuningLayers
+from tests.made_params import plain_rows
 from tests.sample_batches import pack
 
 SHIPPED = Path(__file__).parent.parent / "golden"

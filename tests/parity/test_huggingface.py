@@ -15,10 +15,9 @@ from mnmt_jax.decoding.search import log_normalizer
 from mnmt_jax.design.layouts import SOURCE, get_layout
 from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.names import entries, read_params
-from mnmt_jax.interop.token_table import plain_rows
 from mnmt_jax.model.network import build_model
 from mnmt_jax.training.losses import token_loss
-from tests.made_params import read_all
+from tests.made_params import plain_rows, read_all
 from tests.parity.hugging_face_search import slow_hugging_face_search
 from tests.parity.reference import FOLDER, SHIPPED, permute_ids
 from tests.sample_batches import pack

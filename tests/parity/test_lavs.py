@@ -5,13 +5,12 @@ import json
 import pytest
 
 from mnmt_jax.vocabulary.lavs import (
-    count_tokens,
     count_used_pieces,
     flag_by_threshold,
-    mark_copies,
     splittable_pieces,
 )
 from tests.parity.reference import FOLDER, SHIPPED
+from tests.segmented_text import count_tokens, mark_copies
 
 FILES = sorted([*FOLDER.glob("lavs*.json"), *FOLDER.glob("methods/lavs*.json")])
 

@@ -185,7 +185,7 @@ def test_without_room_gradients_travel_with_every_micro_batch(tmp_path, monkeypa
     learner = make_learner(tmp_path, mesh, layout)
     shapes = batch_shapes(learner.model.layout, mesh)
     params = jax.tree.leaves(jax.eval_shape(make_init(learner, shapes, 3)).params)
-    needed = 3 * sum(4 * leaf.size for leaf in params) / gradients._ROOM
+    needed = 3 * sum(4 * leaf.size for leaf in params) / gradients._MEMORY_FRACTION
     added = []
     for memory in (needed + 1, needed - 1):
         monkeypatch.setattr(gradients, "device_memory", lambda memory=memory: memory)

@@ -16,14 +16,13 @@ from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.huggingface import export_huggingface
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.interop.safetensors import read_safetensors
-from mnmt_jax.interop.token_table import plain_rows
 from mnmt_jax.interop.torch_files import read_torch
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
-from tests.made_params import assert_same, zeros_of
+from tests.made_params import assert_same, plain_rows, zeros_of
 from tests.run_commands import command
 from tests.unit.made_text import sentence
 from tests.unit.made_text import vocabulary as made_vocabulary

@@ -70,7 +70,9 @@ def setting(layout: str = "register", instruction: str = "register", **fields):
     params["embedding"] = params["embedding"].at[VOCABULARY.eos_id].multiply(4.0)  # some end early
     generated = jax.jit(
         lambda params, batch: generate_batch(
-            learner.generated_batches[0], 0, (learner.model, params), batch, jax.random.key(5)
+            learner.generated_batches[0],
+            0,
+            learner.step_model(params, batch, jax.random.key(5)),
         )[0]
     )(params, batch)
     return config, learner, params, sentence_pairs, batch, jax.device_get(generated)
@@ -174,9 +176,9 @@ def test_unk_is_generated_only_if_decoding_allows_it():
     def has_unk(learner: Learner) -> bool:
         generated, _ = jax.jit(
             lambda params, batch: generate_batch(
-                *(learner.generated_batches[0], 0, (learner.model, params), batch),
-                jax.random.key(5),
-                allow_unk=learner.allow_unk,
+                learner.generated_batches[0],
+                0,
+                learner.step_model(params, batch, jax.random.key(5)),
             )
         )(params, batch)
         return bool((generated["source_tokens"] == UNK_ID).any())
@@ -196,9 +198,8 @@ def test_the_gradient_equals_that_of_real_and_generated_pairs_in_one_batch():
 
     @jax.jit
     def make(params, batch, rng):
-        return generate_batch(learner.generated_batches[0], 0, (learner.model, params), batch, rng)[
-            0
-        ]
+        model = learner.step_model(params, batch, rng)
+        return generate_batch(learner.generated_batches[0], 0, model)[0]
 
     generated = make(params, batch, micro_rng)
     others = [make(params, batch, jax.random.fold_in(rng, n))["source_lang"] for n in (1, 2)]
@@ -234,10 +235,8 @@ def test_generated_pairs_are_read_with_dropout():
     def found_and_expected(params):
         stacked = {name: array[None] for name, array in batch.items()}
         sums = sum_gradients(learner, turn, turn.trainable.split(params), stacked, rng)[1]
-        generated, key = generate_batch(
-            *(learner.generated_batches[0], 0, (learner.model, params), batch),
-            jax.random.fold_in(rng, 0),
-        )
+        model = learner.step_model(params, batch, jax.random.fold_in(rng, 0))
+        generated, key = generate_batch(learner.generated_batches[0], 0, model)
         plain = learner.plain()
         by_hand = [batch_loss(plain, params, generated, k)[1]["smoothed"] for k in (key, None)]
         return sums["back_translation"], *by_hand
@@ -274,7 +273,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
         def update(params, batch):
             generated = {name: array[0] for name, array in batch.items()}
             generated, _ = generate_batch(
-                learner.generated_batches[0], 0, (learner.model, params), generated, rng
+                learner.generated_batches[0], 0, learner.step_model(params, generated, rng)
             )
             split = turn.trainable.split(params)
             return generated, *sum_gradients(learner, turn, split, batch, rng)
@@ -326,12 +325,10 @@ def test_the_longest_spans_are_known_before_training(layout, instruction, factor
         data={"instruction": instruction, "target_length": LENGTHS.target},
     )
     learner = learner_of(config)
-    network = learner.model, random_params(learner.model, 3)
+    params = random_params(learner.model, 3)
     spec, key = learner.generated_batches[0], jax.random.key(0)
     generated, _ = jax.eval_shape(
-        lambda batch: generate_batch(
-            *(spec, 0, network, batch, key), prefix_length=learner.prefix_length
-        ),
+        lambda batch: generate_batch(spec, 0, learner.step_model(params, batch, key)),
         arrays(converted(converter_of(config, learner, LENGTHS), pairs(ROWS), ROWS)),
     )
     roles = [role for role in learner.model.layout.embedded_roles() if role != "target"]

@@ -69,9 +69,7 @@ def changed(learner: Learner, params, batch) -> dict[str, np.ndarray]:
     """Return the batch with the model's translations as targets."""
     change = learner.objectives[0].inputs[1].change
     arrays = jax.jit(
-        lambda params, batch: change_batch(
-            *(change, 1, (learner.model, params), batch, None), prefix_length=learner.prefix_length
-        )
+        lambda params, batch: change_batch(change, 1, learner.step_model(params, batch, None))
     )(params, batch)
     return {**batch, **jax.device_get(arrays)}
 
@@ -242,8 +240,7 @@ def test_learned_positions_suffice_for_the_longest_translation(layout, instructi
     change = learner.objectives[0].inputs[1].change
     jax.eval_shape(
         lambda batch: change_batch(
-            *(change, 1, (learner.model, random_params(learner.model, 3)), batch, None),
-            prefix_length=learner.prefix_length,
+            change, 1, learner.step_model(random_params(learner.model, 3), batch, None)
         ),
         batch,
     )

@@ -19,11 +19,12 @@ from mnmt_jax.interop import fairseq
 from mnmt_jax.interop.fairseq import open_fairseq
 from mnmt_jax.interop.language_models import language_model_settings
 from mnmt_jax.interop.names import FAIRSEQ, entries
-from mnmt_jax.interop.token_table import plain_rows, read_fairseq_table
+from mnmt_jax.interop.token_table import read_fairseq_table
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
+from tests.made_params import plain_rows
 from tests.unit.made_text import LANGUAGES, sentences
 from tests.unit.test_interchange import MODELS
 

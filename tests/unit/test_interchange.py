@@ -29,7 +29,6 @@ from mnmt_jax.interop.tags import (
     tag_tokens,
 )
 from mnmt_jax.interop.token_table import (
-    plain_rows,
     read_hugging_face_table,
     rows_of_vocabulary,
     tokens_for_export,
@@ -40,7 +39,7 @@ from mnmt_jax.vocabulary.languages import LANGUAGES as KNOWN
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
-from tests.made_params import assert_same, random_params, read_all
+from tests.made_params import assert_same, plain_rows, random_params, read_all
 from tests.unit import made_text
 from tests.unit.made_text import LANGUAGES, sentences
 

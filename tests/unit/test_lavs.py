@@ -11,19 +11,18 @@ from mnmt_jax.commands.vocabulary import main
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.lavs import (
     count_pieces,
-    count_tokens,
     count_used_pieces,
     flag_by_sharing,
     flag_by_threshold,
     is_splittable,
     language_copies,
-    mark_copies,
     splittable_pieces,
     threshold_for,
 )
 from mnmt_jax.vocabulary.sentencepiece_options import SentencePieceOptions
 from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
+from tests.segmented_text import count_tokens, mark_copies
 from tests.unit import made_text
 
 LANGUAGES = ("en", "de", "fr", "nl")

@@ -39,11 +39,17 @@ def test_the_metrics_file_keeps_lines_up_to_the_restored_step(tmp_path):
     whole = "".join(f'{{"step": {step}}}\n' for step in (2, 4, 6))
     path.write_text(whole + '{"step": 8, "lo')
     file = MetricsFile(path, after_step=4)
-    file.write({"step": 6, "loss": float("nan"), "validation": {"loss": 1.5}})
+    seconds = {"by_process": [0.5, float("inf")]}
+    file.write({"step": 6, "loss": float("nan"), "validation": {"loss": 1.5}, "seconds": seconds})
     assert read(path) == [
         {"step": 2},
         {"step": 4},
-        {"step": 6, "loss": None, "validation": {"loss": 1.5}},
+        {
+            "step": 6,
+            "loss": None,
+            "validation": {"loss": 1.5},
+            "seconds": {"by_process": [0.5, None]},
+        },
     ]
     before = path.read_text()
     for lines in (before, "", '{"step": 2}\n'):
@@ -127,9 +133,10 @@ def test_a_warning_is_printed_once_for_each_name(tmp_path, capfd):
     reporter = Reporter(RunDirectory(tmp_path), 0, 10)
     for line in ("first", "second"):
         reporter.warn_once({"critic": line})
-    reporter.warn_once({"other": "third"})
+    reporter.warn_once({"critic": "third", **{str(number): str(number) for number in range(8)}})
     reporter.close()
-    assert capfd.readouterr().err == "warning: first\nwarning: third\n"
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == [f"warning: {text}" for text in ("first", *range(8))]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,42 @@ def test_mesh_refuses_shapes_unsupported_by_the_topology(monkeypatch):
 def test_sharding_rules_use_known_mesh_axes_and_parameters_known_rules():
     assert RULES and PARAMETER_AXES
     assert {axis for axes in RULES.values() for axis in axes} == set(MESH_AXES)
+    assert RULES["length"] == ()  # attention would collect it in every layer
     assert {axis for axes in PARAMETER_AXES.values() for axis in axes} <= set(RULES)
+
+
+def test_the_axes_of_parameters():
+    assert PARAMETER_AXES == {
+        "embedding": ("vocab", "embed"),
+        "embedding_positions": ("length", "embed"),
+        "query/kernel": ("embed", "heads", "kv"),
+        "query/bias": ("heads", "kv"),
+        "query/lora_a": ("embed", "rank"),
+        "query/lora_b": ("rank", "heads", "kv"),
+        "key/kernel": ("embed", "heads", "kv"),
+        "key/bias": ("heads", "kv"),
+        "key/lora_a": ("embed", "rank"),
+        "key/lora_b": ("rank", "heads", "kv"),
+        "value/kernel": ("embed", "heads", "kv"),
+        "value/bias": ("heads", "kv"),
+        "value/lora_a": ("embed", "rank"),
+        "value/lora_b": ("rank", "heads", "kv"),
+        "out/kernel": ("heads", "kv", "embed"),
+        "out/bias": ("channel",),
+        "out/lora_a": ("heads", "kv", "rank"),
+        "out/lora_b": ("rank", "embed"),
+        "wi/kernel": ("embed", "mlp"),
+        "wi/bias": ("mlp",),
+        "wi/lora_a": ("embed", "rank"),
+        "wi/lora_b": ("rank", "mlp"),
+        "wo/kernel": ("mlp", "embed"),
+        "wo/bias": ("channel",),
+        "wo/lora_a": ("mlp", "rank"),
+        "wo/lora_b": ("rank", "embed"),
+        "norm/scale": ("channel",),
+        "norm/bias": ("channel",),
+        "ns_coeffs": ("channel",),
+    }
 
 
 def test_partition_spec():
@@ -88,11 +123,6 @@ def test_parameters_are_gathered_over_their_width_only():
     expected = NamedSharding(mesh, PartitionSpec(None, "tensor"))
     assert actual["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
     assert gather_params(params) is params
-
-
-def test_the_length_axis_cannot_be_sharded():
-    with pytest.raises(ValueError, match="axis 'length' cannot be split"):
-        partition_spec(("batch", "length"), {**RULES, "length": ("tensor",)})
 
 
 def test_tree_sharding_covers_parameters_moments_and_scalars():

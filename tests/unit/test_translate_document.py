@@ -74,7 +74,7 @@ def test_samples_do_not_depend_on_how_texts_are_divided(command, tmp_path, monke
     content = "".join(f"<w:p>{CONTENT.format(text)}</w:p>" for text in texts)
     (tmp_path / "in.docx").write_bytes(make_docx(content))
     expected = paragraphs(command("--gin.Decode.temperature=1.0").read_bytes(), DOCUMENT)
-    monkeypatch.setattr(document_translation, "_AT_A_TIME", 1)
+    monkeypatch.setattr(document_translation, "_PROGRESS_CHUNK", 1)
     assert paragraphs(command("--gin.Decode.temperature=1.0").read_bytes(), DOCUMENT) == expected
     assert expected[0] != expected[2]
 

@@ -62,7 +62,7 @@ def setting(layout: str = "register", instruction: str = "register", **fields):
 
 def wrong_batch(learner: Learner, params, batch, rng=None):
     change = learner.objectives[0].inputs[0].change
-    return {**batch, **change_batch(change, 0, (learner.model, params), batch, rng)}
+    return {**batch, **change_batch(change, 0, learner.step_model(params, batch, rng))}
 
 
 @pytest.mark.parametrize(("layout", "instruction"), CASES)

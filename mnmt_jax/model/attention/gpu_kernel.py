@@ -207,10 +207,8 @@ def _attention(
             key_block = role.span(block)
             logits = _logits(role.letter, query_block, key_block)
             new_largest = jnp.maximum(largest, jnp.max(logits, 1))
-            weights, rescale = (
-                jnp.exp(logits - new_largest[:, None]),
-                jnp.exp(largest - new_largest),
-            )
+            weights = jnp.exp(logits - new_largest[:, None])
+            rescale = jnp.exp(largest - new_largest)
             kept_weights = apply_keep_mask(weights, draw_mask(query_block, key_block, role.first))
             output = output * rescale[:, None] + matmul(
                 kept_weights.astype(queries.dtype), key_block.states[1], (1, 0)
