@@ -36,9 +36,9 @@ from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS
 from mnmt_jax.decoding.glossary import Glossary, GlossaryEntry
-from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.terms import LineTerms, missing_terms
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.runtime.run_command import run_command

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
-from mnmt_jax.decoding.text_parts import split_sentences
+from mnmt_jax.decoding.text.text_parts import split_sentences
 from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
 

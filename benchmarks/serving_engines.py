@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from mnmt_jax.commands.common_flags import CommandParser, add_beam_size, positive_int
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.interop.ctranslate2_job import CTranslate2Job

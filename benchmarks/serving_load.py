@@ -27,7 +27,7 @@ from pathlib import Path
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.commands.text_files import read_lines
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command

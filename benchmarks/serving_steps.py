@@ -32,8 +32,8 @@ from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.data.converter import Example, segments_from_rows
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runtime.run_command import run_command

@@ -29,9 +29,9 @@ from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS, find_page_folder
 from mnmt_jax.data.libreoffice_pages import split_of
 from mnmt_jax.decoding.alignment import AttentionPath, align_lines, alignment_path, alignment_paths
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.markup_runs import Run, split_runs
-from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
-from mnmt_jax.decoding.tag_placement import Node, place_tags
+from mnmt_jax.decoding.text.markup_runs import Run, split_runs
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader, Token
+from mnmt_jax.decoding.text.tag_placement import Node, place_tags
 from mnmt_jax.decoding.translation import Alignment, Hypothesis, Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError

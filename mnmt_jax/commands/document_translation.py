@@ -16,8 +16,8 @@ from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.vocabulary.language_codes import match_code, requested_code
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.translated_text import TextToTranslate, TextTranslation
+    from mnmt_jax.decoding.text.sentence_job import SentenceJob
+    from mnmt_jax.decoding.text.translated_text import TextToTranslate, TextTranslation
     from mnmt_jax.decoding.translator import Translator
 
 _OF_LINES = (  # flags that only lines use
@@ -75,7 +75,7 @@ def translate_document_file(
 
 
 def _make_job(translator: Translator, flags: argparse.Namespace) -> SentenceJob:
-    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.text.sentence_job import SentenceJob
 
     return SentenceJob.create(
         translator,

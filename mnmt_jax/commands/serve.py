@@ -34,7 +34,7 @@ from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, a
 from mnmt_jax.vocabulary.language_detectors import LANGDETECT, LID176
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.text.sentence_job import SentenceJob
 
 _VARIABLES = ("run", "lid", "beam_size", "pivot", "step")
 """Flags that are also variables, beside those of `Settings`."""
@@ -157,7 +157,7 @@ def _load_job(
     Raises:
         UserError: if the run cannot be served with these settings.
     """
-    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.text.sentence_job import SentenceJob
     from mnmt_jax.decoding.translator import Translator
 
     files: Any = {"gin_files": gin_files, "bindings": bindings}

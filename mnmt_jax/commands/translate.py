@@ -228,7 +228,7 @@ def _make_job(translator: Translator, flags: argparse.Namespace) -> TranslationJ
     """Return the job that the flags describe."""
     from mnmt_jax.decoding.context_job import create_job
     from mnmt_jax.decoding.glossary import Glossary
-    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.text.sentence_job import SentenceJob
 
     settings: dict[str, Any] = {
         "pivot": flags.pivot,

@@ -14,8 +14,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mnmt_jax.decoding.placeholders import inside_placeholders
 from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, Term
+from mnmt_jax.decoding.text.placeholders import inside_placeholders
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.vocabulary.language_codes import is_spaceless

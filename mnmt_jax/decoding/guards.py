@@ -25,7 +25,7 @@ import regex
 
 from mnmt_jax.data.preparation.characters import digit_groups, fold
 from mnmt_jax.data.preparation.ngram_hashes import highest_ngram_count
-from mnmt_jax.decoding.placeholders import split_at_placeholders
+from mnmt_jax.decoding.text.placeholders import split_at_placeholders
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import regex
 
-from mnmt_jax.decoding.placeholders import change_around_placeholders, inside_placeholders
 from mnmt_jax.decoding.search_terms import SearchTerms
+from mnmt_jax.decoding.text.placeholders import change_around_placeholders, inside_placeholders
 from mnmt_jax.vocabulary.language_codes import has_separate_words
 from mnmt_jax.vocabulary.letter_case import capitalized_spellings, to_lower
 from mnmt_jax.vocabulary.vocabulary import Vocabulary

@@ -16,14 +16,14 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import GlossaryLike, as_glossary
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.input_checks import check_is_list, check_text, warn_same_language
-from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
-from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.signatures import with_parameters_of
-from mnmt_jax.decoding.text_checks import with_checks
+from mnmt_jax.decoding.text.markup_tokens import MARKUPS, Markup
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.text_checks import with_checks
+from mnmt_jax.decoding.text.translated_text import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import score_lines
-from mnmt_jax.decoding.translated_text import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
@@ -158,14 +158,14 @@ class Translator(PretrainedModel):
         """Translate a text of any number of paragraphs and sentences.
 
         It is split into sentences by sentencex. Spaces, line breaks, list marks, placeholders and
-        text without letters are kept (`mnmt_jax.decoding.text_translation`).
+        text without letters are kept (`mnmt_jax.decoding.text.text_translation`).
         A sentence that is longer than the largest bucket is split instead of being cut.
 
         Args:
             text: the text.
             source: language code of the text, in any form.
             target: target language code.
-            markup: "html" or "xml" to keep tags (`mnmt_jax.decoding.markup_text`); "" is plain
+            markup: "html" or "xml" to keep tags (`mnmt_jax.decoding.text.markup_text`); "" is plain
                 text.
             options: as in `translate`.
             pivot: as in `translate`.

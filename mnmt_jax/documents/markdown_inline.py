@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.decoding.markup_tokens import MarkupReader
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader
 from mnmt_jax.documents.passages import MAX_DEPTH
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.vocabulary.language_detectors import has_letters

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mnmt_jax.decoding.line_breaks import nearest_space
-from mnmt_jax.decoding.placeholders import inside_placeholders
+from mnmt_jax.decoding.text.line_breaks import nearest_space
+from mnmt_jax.decoding.text.placeholders import inside_placeholders
 from mnmt_jax.documents.markdown_inline import (
     Event,
     ends_sentence,

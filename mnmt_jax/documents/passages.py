@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Protocol
 
-from mnmt_jax.decoding.word_units import joins_words
+from mnmt_jax.decoding.text.word_units import joins_words
 from mnmt_jax.documents.segments import Segment
 from mnmt_jax.vocabulary.language_detectors import has_letters
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from mnmt_jax.data.encodings import declared_codec
-from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, attributes_of
+from mnmt_jax.decoding.text.markup_tokens import Markup, MarkupReader, attributes_of
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
 

@@ -10,8 +10,8 @@ from mnmt_jax.vocabulary.language_detectors import has_letters
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.glossary import Glossary
-    from mnmt_jax.decoding.markup_tokens import Markup
-    from mnmt_jax.decoding.translated_text import TextToTranslate
+    from mnmt_jax.decoding.text.markup_tokens import Markup
+    from mnmt_jax.decoding.text.translated_text import TextToTranslate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Segment:
         """Whether it has letters outside of tags, comments and untranslated elements."""
         if not self.markup:
             return has_letters(self.text)
-        from mnmt_jax.decoding.markup_text import has_text  # JAX is slow to import
-        from mnmt_jax.decoding.markup_tokens import MarkupReader
+        from mnmt_jax.decoding.text.markup_text import has_text  # JAX is slow to import
+        from mnmt_jax.decoding.text.markup_tokens import MarkupReader
 
         return has_text(MarkupReader(self.markup), self.text)
 
@@ -50,7 +50,7 @@ def texts_to_translate(
         target: the model's code of the target language.
         glossary: terms and their translations.
     """
-    from mnmt_jax.decoding.translated_text import TextToTranslate  # JAX is slow to import
+    from mnmt_jax.decoding.text.translated_text import TextToTranslate  # JAX is slow to import
 
     return [
         TextToTranslate(

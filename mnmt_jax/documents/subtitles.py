@@ -12,7 +12,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.decoding.line_breaks import (
+from mnmt_jax.decoding.text.line_breaks import (
     SPACES,
     TAG,
     join_wrapped,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.decoding.encoded_lines import EncodedLine, Line, encode_lines
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.translate_lines import (
     LINE_BREAKS,
     check_search,

@@ -11,9 +11,9 @@ from typing import Any, cast
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup, TagRules
-from mnmt_jax.decoding.text_checks import checks_record
-from mnmt_jax.decoding.text_parts import SentenceEnds
+from mnmt_jax.decoding.text.markup_tokens import MARKUPS, Markup, TagRules
+from mnmt_jax.decoding.text.text_checks import checks_record
+from mnmt_jax.decoding.text.text_parts import SentenceEnds
 from mnmt_jax.serving.deepl_codes import with_region, without_region
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.glossary_fields import lacking_terms

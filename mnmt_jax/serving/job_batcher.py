@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped, TranslationFuture
 

@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from mnmt_jax.decoding.markup_tokens import Markup
-from mnmt_jax.decoding.text_checks import checks_record
+from mnmt_jax.decoding.text.markup_tokens import Markup
+from mnmt_jax.decoding.text.text_checks import checks_record
 from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.line_engines import LineEngine

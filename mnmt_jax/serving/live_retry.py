@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from mnmt_jax.decoding.retry import Attempt, Retry
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.job_batcher import JobBatcher

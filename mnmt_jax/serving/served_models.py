@@ -7,8 +7,8 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from mnmt_jax.decoding.retry import Attempt
-from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.vocabulary.language_codes import find_code, is_same_language

@@ -9,14 +9,14 @@ from typing import Any
 
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecker
-from mnmt_jax.decoding.markup_runs import text_of
-from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.search_settings import check_method_for_terms
-from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.text_checks import with_checks
-from mnmt_jax.decoding.text_parts import SentenceEnds
-from mnmt_jax.decoding.text_translation import Steps, translation_steps
-from mnmt_jax.decoding.translated_text import LineOfText, TextToTranslate, TextTranslation
+from mnmt_jax.decoding.text.markup_runs import text_of
+from mnmt_jax.decoding.text.markup_tokens import Markup, MarkupReader, TagRules
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.text_checks import with_checks
+from mnmt_jax.decoding.text.text_parts import SentenceEnds
+from mnmt_jax.decoding.text.text_translation import Steps, translation_steps
+from mnmt_jax.decoding.text.translated_text import LineOfText, TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names, say

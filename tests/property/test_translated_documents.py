@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from lxml import etree
 from markdown_it import MarkdownIt
 
-from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import translation_steps
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.sentence_job import run_steps
+from mnmt_jax.decoding.text.text_translation import translation_steps
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.documents.segments import Segment
 from tests.unit.made_documents import W, identity, make_docx, make_odt, part, translated

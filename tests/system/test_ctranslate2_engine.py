@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError

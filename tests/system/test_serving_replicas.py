@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from mnmt_jax.commands import serve
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed import local

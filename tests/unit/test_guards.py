@@ -11,8 +11,12 @@ from mnmt_jax.decoding.guards import (
     is_repetitive,
     missing_numbers,
 )
-from mnmt_jax.decoding.text_checks import checks_record, join_pieces, with_checks
-from mnmt_jax.decoding.translated_text import SentenceTranslation, TextToTranslate, TextTranslation
+from mnmt_jax.decoding.text.text_checks import checks_record, join_pieces, with_checks
+from mnmt_jax.decoding.text.translated_text import (
+    SentenceTranslation,
+    TextToTranslate,
+    TextTranslation,
+)
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, make_lid176
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import translation_steps
+from mnmt_jax.decoding.text.sentence_job import run_steps
+from mnmt_jax.decoding.text.text_translation import translation_steps
 from mnmt_jax.documents.segments import Segment, texts_to_translate
 from tests.unit.made_documents import make_docx, make_odt, paragraphs, translated
 from tests.unit.made_markup import same, same_aligned

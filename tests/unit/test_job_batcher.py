@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mnmt_jax.decoding.terms import LineTerms, Term
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mnmt_jax.decoding.line_breaks import join_wrapped, line_break_spans, nearest_space
+from mnmt_jax.decoding.text.line_breaks import join_wrapped, line_break_spans, nearest_space
 from tests.unit.made_documents import translated
 
 

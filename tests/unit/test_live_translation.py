@@ -11,7 +11,7 @@ import pytest
 from mnmt_jax.decoding import alignment, live_translation
 from mnmt_jax.decoding.live_translation import LiveTranslation, fitting_size
 from mnmt_jax.decoding.search_arrays import StopAfter, repeat_until
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError

@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from mnmt_jax.decoding.markup_runs import text_of
-from mnmt_jax.decoding.markup_text import split_markup
-from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules
-from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import translation_steps
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.markup_runs import text_of
+from mnmt_jax.decoding.text.markup_text import split_markup
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader, TagRules
+from mnmt_jax.decoding.text.sentence_job import run_steps
+from mnmt_jax.decoding.text.text_translation import translation_steps
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.errors import UserError
 from tests.processor_time import is_quicker_than, takes_linear_time
 from tests.unit.made_markup import reverse_words, same, translate

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.decoding.markup_tokens import MarkupReader, attributes_of
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader, attributes_of
 from tests.processor_time import takes_linear_time
 from tests.unit.made_markup import translate
 

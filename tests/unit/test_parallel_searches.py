@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from mnmt_jax.commands import serve
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.runtime.processors import count_processors
 from mnmt_jax.serving import warm_up

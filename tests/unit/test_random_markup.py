@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules
-from mnmt_jax.decoding.tag_placement import Node, place_tags
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader, TagRules
+from mnmt_jax.decoding.text.tag_placement import Node, place_tags
 from mnmt_jax.decoding.translation import Alignment
 from tests.unit.made_markup import reverse_words, same, same_aligned, translate, upper
 

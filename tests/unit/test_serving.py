@@ -16,7 +16,7 @@ import urllib.request
 import pytest
 
 from mnmt_jax.commands import serve
-from mnmt_jax.decoding.translated_text import LineOfText
+from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_detectors import make_lid176

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.line_engines import JobEngine
 from mnmt_jax.serving.service import TranslationOptions, TranslationService

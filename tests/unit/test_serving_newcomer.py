@@ -10,7 +10,7 @@ import pytest
 
 from mnmt_jax.commands import serve
 from mnmt_jax.commands.common_flags import CommandParser
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
 from mnmt_jax.serving.connections import Server, make_config

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mnmt_jax.commands import line_events, translate
-from mnmt_jax.decoding import sentence_job
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text import sentence_job
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from tests.unit.made_language_model import write_made_run

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding.tag_placement import Node, place_tags
+from mnmt_jax.decoding.text.tag_placement import Node, place_tags
 from mnmt_jax.decoding.translation import Alignment, Hypothesis, Translation
 from tests.unit.made_markup import reverse_words, same, translate, word_alignment
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.tag_placement import Counts, Pair, cldr_pairs, help_pairs, score, spans_of_all
-from mnmt_jax.decoding.tag_placement import relative_alignment
+from mnmt_jax.decoding.text.tag_placement import relative_alignment
 
 
 def test_phrases_have_the_same_parts_in_all_languages():

@@ -8,9 +8,9 @@ import re
 import pytest
 import srt
 
-from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import translation_steps
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.sentence_job import run_steps
+from mnmt_jax.decoding.text.text_translation import translation_steps
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import identity, translated

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.decoding import text_parts
-from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_parts import (
+from mnmt_jax.decoding.text import text_parts
+from mnmt_jax.decoding.text.sentence_job import run_steps
+from mnmt_jax.decoding.text.text_parts import (
     Part,
     join_lines,
     restore_line_breaks,
     split_long,
     split_text,
 )
-from mnmt_jax.decoding.text_translation import translation_steps
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.text_translation import translation_steps
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.vocabulary.language_detectors import has_letters
 from tests.processor_time import is_quicker_than

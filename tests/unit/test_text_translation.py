@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnmt_jax.decoding import placeholders
-from mnmt_jax.decoding.placeholders import (
+from mnmt_jax.decoding.text import placeholders
+from mnmt_jax.decoding.text.placeholders import (
     find_placeholders,
     keeps_placeholders,
     split_at_placeholders,
 )
-from mnmt_jax.decoding.sentence_job import SentenceJob, run_steps
-from mnmt_jax.decoding.text_translation import translation_steps
-from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.text.sentence_job import SentenceJob, run_steps
+from mnmt_jax.decoding.text.text_translation import translation_steps
+from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from tests.unit.made_translator import BUCKETS, LINES, made_translator
 

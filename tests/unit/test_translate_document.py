@@ -9,8 +9,8 @@ import pytest
 
 from mnmt_jax.commands import document_translation, translate
 from mnmt_jax.commands.document_translation import warn_of_terms
-from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.translated_text import SentenceTranslation, TextTranslation
+from mnmt_jax.decoding.text.sentence_job import SentenceJob
+from mnmt_jax.decoding.text.translated_text import SentenceTranslation, TextTranslation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import MnmtWarning, UserError
 from tests.unit.made_documents import make_docx, paragraphs

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import regex
 
-from mnmt_jax.decoding.placeholders import inside_placeholders, placeholder_spans
+from mnmt_jax.decoding.text.placeholders import inside_placeholders, placeholder_spans
 from mnmt_jax.vocabulary.piece_offsets import Span
 
 # A letter of a script without spaces, a word, or a mark.

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from mnmt_jax.decoding.placeholders import placeholder_spans
+from mnmt_jax.decoding.text.placeholders import placeholder_spans
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 
 SPACES = " \t\n\r\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnmt_jax.decoding.guards import TranslationChecker, TranslationChecks
-from mnmt_jax.decoding.translated_text import (
+from mnmt_jax.decoding.text.translated_text import (
     SentenceTranslation,
     TextToTranslate,
     TextTranslation,

@@ -12,15 +12,15 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 
-from mnmt_jax.decoding.markup_text import MarkedSentence, split_markup
-from mnmt_jax.decoding.markup_tokens import MarkupReader
-from mnmt_jax.decoding.placeholders import (
+from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, missing_terms, present_forbidden_terms
+from mnmt_jax.decoding.text.markup_text import MarkedSentence, split_markup
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader
+from mnmt_jax.decoding.text.placeholders import (
     change_around_placeholders,
     keeps_placeholders,
     split_at_placeholders,
 )
-from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, missing_terms, present_forbidden_terms
-from mnmt_jax.decoding.text_parts import (
+from mnmt_jax.decoding.text.text_parts import (
     Part,
     join_lines,
     restore_line_breaks,
@@ -28,7 +28,7 @@ from mnmt_jax.decoding.text_parts import (
     split_spaces,
     split_text,
 )
-from mnmt_jax.decoding.translated_text import (
+from mnmt_jax.decoding.text.translated_text import (
     LineOfText,
     SentenceTranslation,
     TextToTranslate,

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from mnmt_jax.decoding.line_breaks import line_break_spans, line_joint, nearest_space
-from mnmt_jax.decoding.placeholders import placeholder_spans
+from mnmt_jax.decoding.text.line_breaks import line_break_spans, line_joint, nearest_space
+from mnmt_jax.decoding.text.placeholders import placeholder_spans
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 

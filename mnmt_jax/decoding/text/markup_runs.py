@@ -7,12 +7,12 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from mnmt_jax.decoding.element_ends import end_of_element
-from mnmt_jax.decoding.line_breaks import SPACES
-from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
-from mnmt_jax.decoding.tag_placement import Node, all_nodes
-from mnmt_jax.decoding.text_parts import LINE_BREAK
-from mnmt_jax.decoding.word_units import joins_words
+from mnmt_jax.decoding.text.element_ends import end_of_element
+from mnmt_jax.decoding.text.line_breaks import SPACES
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader, Token
+from mnmt_jax.decoding.text.tag_placement import Node, all_nodes
+from mnmt_jax.decoding.text.text_parts import LINE_BREAK
+from mnmt_jax.decoding.text.word_units import joins_words
 
 _MAX_DEPTH = 32  # of elements that are placed; deeper tags keep their order among the words
 _NO_SPACE_BEFORE, _NO_SPACE_AFTER = ",.;:!?)]}…、。，！？：；）」』", "([{¿¡（「『"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.encoded_lines import Line, with_contrast_sources
-from mnmt_jax.decoding.markup_tokens import Markup
-from mnmt_jax.decoding.text_checks import join_pieces
-from mnmt_jax.decoding.text_translation import Steps, translation_steps
+from mnmt_jax.decoding.text.markup_tokens import Markup
+from mnmt_jax.decoding.text.text_checks import join_pieces
+from mnmt_jax.decoding.text.text_translation import Steps, translation_steps
+from mnmt_jax.decoding.text.translated_text import LineOfText, TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import LINE_BREAKS
-from mnmt_jax.decoding.translated_text import LineOfText, TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mnmt_jax.decoding.markup_tokens import BLOCKS, MarkupReader, Token
+from mnmt_jax.decoding.text.markup_tokens import BLOCKS, MarkupReader, Token
 
 _TABLE = frozenset(("table",))
 _SECTIONS = frozenset("tbody thead tfoot".split())

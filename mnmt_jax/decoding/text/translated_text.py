@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecks
-from mnmt_jax.decoding.markup_tokens import Markup, TagRules
-from mnmt_jax.decoding.sentence_spacing import SentenceSpacing
 from mnmt_jax.decoding.terms import NO_TERMS, LineTerms
-from mnmt_jax.decoding.text_parts import SentenceEnds
+from mnmt_jax.decoding.text.markup_tokens import Markup, TagRules
+from mnmt_jax.decoding.text.sentence_spacing import SentenceSpacing
+from mnmt_jax.decoding.text.text_parts import SentenceEnds
 from mnmt_jax.decoding.translation import Translation
 
 
@@ -23,7 +23,7 @@ class SentenceTranslation:
         source: the sentence in one line.
         text: the translated sentence in one line.
         translations: translations of the pieces, one if the sentence was translated whole.
-        checks: results of its checks (`mnmt_jax.decoding.text_checks`), if they were asked for.
+        checks: results of its `mnmt_jax.decoding.text.text_checks`, if they were asked for.
         missing_terms: terms of the glossary, by their sources, that are not translated as required.
         forbidden_terms: forbidden texts that the translation has.
     """
@@ -87,7 +87,7 @@ class TextToTranslate:
         source: code of the source language.
         target: code of the target language.
         sentence_ends: where its sentences end.
-        markup: "html" or "xml" (`mnmt_jax.decoding.markup_text`); "" is plain text.
+        markup: "html" or "xml" (`mnmt_jax.decoding.text.markup_text`); "" is plain text.
         tag_rules: what is done with tags.
         glossary: terms and their translations.
         is_wrapped: whether its translation is divided into lines at spaces afterwards.

@@ -23,8 +23,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mnmt_jax.decoding.alignment import overlaps
+from mnmt_jax.decoding.text.word_units import aligned_units, find_copies, marks_of, split_units
 from mnmt_jax.decoding.translation import Alignment, AlignmentWeights
-from mnmt_jax.decoding.word_units import aligned_units, find_copies, marks_of, split_units
 from mnmt_jax.vocabulary.piece_offsets import Span
 
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element

@@ -15,13 +15,13 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from mnmt_jax.decoding.markup_runs import Run, split_runs
-from mnmt_jax.decoding.markup_tokens import MarkupReader
-from mnmt_jax.decoding.placeholders import placeholder_spans
-from mnmt_jax.decoding.sentence_spacing import SentenceSpacing
-from mnmt_jax.decoding.tag_placement import Node, all_nodes, fixed_nodes, place_tags
-from mnmt_jax.decoding.text_parts import SentenceEnds, split_long, split_spaces, split_text
-from mnmt_jax.decoding.translated_text import LineOfText, SentenceTranslation
+from mnmt_jax.decoding.text.markup_runs import Run, split_runs
+from mnmt_jax.decoding.text.markup_tokens import MarkupReader
+from mnmt_jax.decoding.text.placeholders import placeholder_spans
+from mnmt_jax.decoding.text.sentence_spacing import SentenceSpacing
+from mnmt_jax.decoding.text.tag_placement import Node, all_nodes, fixed_nodes, place_tags
+from mnmt_jax.decoding.text.text_parts import SentenceEnds, split_long, split_spaces, split_text
+from mnmt_jax.decoding.text.translated_text import LineOfText, SentenceTranslation
 from mnmt_jax.decoding.translation import Alignment, Translation
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
