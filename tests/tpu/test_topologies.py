@@ -64,8 +64,9 @@ def test_sharded_parameters_are_gathered_and_use_less_memory():
         for mesh in ((), ("--gin.Mesh.fsdp=-1",))
     )
     assert {one["kind"] for one in whole["collectives"]} == {"all-reduce"}
-    kinds = {one["kind"] for one in parts["collectives"]}
-    assert "all-gather" in kinds and "all-to-all" not in kinds
+    counts = {one["kind"]: one["count"] for one in parts["collectives"]}
+    assert counts["all-gather"] > 0
+    assert counts["all-to-all"] == 2  # the look-up in the embedding, and its gradient
     assert all(one["axes"] == ["fsdp"] for one in parts["collectives"])
     assert parts["bytes"]["arguments"] < whole["bytes"]["arguments"] / 8
 

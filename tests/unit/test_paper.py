@@ -315,5 +315,5 @@ def test_an_evaluation_without_extras_reports_what_is_left_out(benchmark, tmp_pa
     result = evaluate(subject(), benchmark, tmp_path / "again", optional_metrics=paper)
     assert set(result.directions[0].paper) == {"chrf", "off_target"}
     assert [note for note in result.notes if "spBLEU left out" in note]
-    with pytest.raises(UserError, match="needs the model's vocabulary"):
+    with pytest.raises(UserError, match="uses the vocabulary of a model"):
         OptionalMetrics(MetricSelection(paper="mitre"))

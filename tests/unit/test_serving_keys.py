@@ -110,7 +110,10 @@ def test_the_command_creates_lists_and_revokes(path, capsys, monkeypatch):
     assert (table["characters_this_month"], table["characters_per_month"]) == ("0", "99")
     run(monkeypatch, "revoke", "--database", path, "--name=weblate")
     assert ApiKeys(Database(path)).find(key) is None
-    for flag, message in (("--characters_per_month=0", "at least 1"), ("--name= ", "printable")):
+    for flag, message in (
+        ("--characters_per_month=0", "whole number from 1 to"),
+        ("--name= ", "printable"),
+    ):
         with pytest.raises(UserError, match=message):
             run(monkeypatch, "create", "--database", path, "--name=new", flag)
 

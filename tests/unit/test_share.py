@@ -174,7 +174,7 @@ def test_tasks_reused_from_a_cache_keep_their_share(data):
         (["--share=0"], r"--share=0\.0 must be above 0 and at most 1"),
         (["--share=10"], r"--share=10\.0 must be above 0 and at most 1"),
         (["--share=nan"], "--share=nan must be above 0"),
-        (["--share=0.1", "--share_seed=-1"], "--share_seed=-1 must be 0 or more"),
+        (["--share=0.1", "--share_seed=-1"], "argument --share_seed: '-1' must be a whole"),
         (
             ["--share=few"],
             "argument --share: 'few' must be a number above 0 and at most 1, such as 0.1",

@@ -16,7 +16,7 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import CachedTask, TokenCache
 from mnmt_jax.data.chunk_plan import ProcessRows
-from mnmt_jax.data.input_pipeline import Pipeline, batches
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.data.mixing_schedule import MixingSchedule, Stage, sampling_rates
 from mnmt_jax.data.task_weights import weigh_tasks
 from mnmt_jax.design.layouts import LAYOUTS
@@ -221,15 +221,15 @@ def data_of(cache, **changes) -> Data:
 def test_hosts_and_restarts_draw_the_same(cache):
     tokens = TokenCache.open(cache)
     data = data_of(cache, weights=CHANGING, noise=(("typos", 0.3), ("upper", 0.3)))
-    whole = batches(tokens, LAYOUTS["prefix"], data)
+    whole = Pipeline(tokens, LAYOUTS["prefix"], data).train()
     hosts = [
-        batches(tokens, LAYOUTS["prefix"], data, process_rows=ProcessRows((i,), 2))
+        Pipeline(tokens, LAYOUTS["prefix"], data, process_rows=ProcessRows((i,), 2)).train()
         for i in range(2)
     ]
     for _ in range(12):
         state = whole.get_state()
         batch, parts = next(whole), [next(host) for host in hosts]
-        again = batches(tokens, LAYOUTS["prefix"], data)
+        again = Pipeline(tokens, LAYOUTS["prefix"], data).train()
         again.set_state(state)
         repeated = next(again)
         for name, array in batch.items():

@@ -332,7 +332,7 @@ def test_a_broken_model_is_reported_with_the_line():
 
 
 def test_invalid_scoring_inputs_are_refused():
-    with pytest.raises(UserError, match="line 2 needs .* add a larger bucket to --gin"):
+    with pytest.raises(UserError, match="line 2 of the reference needs .* add a larger bucket"):
         made_translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
     with pytest.raises(UserError, match="2 lines but 1 references"):
         made_translator().score(LINES[:2], LINES[:1], source="en", target="de")
@@ -340,7 +340,7 @@ def test_invalid_scoring_inputs_are_refused():
 
 def test_scoring_refuses_before_it_computes(monkeypatch):
     monkeypatch.setattr("mnmt_jax.decoding.translate_lines.score_batch", None)
-    with pytest.raises(UserError, match="line 2 needs"):
+    with pytest.raises(UserError, match="line 2 of the reference needs"):
         made_translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
 
 
