@@ -146,7 +146,7 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
         elements += [
             tag("text", label, x=_LABEL - 8, y=baseline, text_anchor="end"),
             tag("rect", x=_px(start), y=_px(top + 3), width=_px(length), height=_ROW - 6),
-            tag("text", f"{value:.4f}", x=_WIDTH, y=baseline, text_anchor="end"),
+            tag("text", f"{value:z.4f}", x=_WIDTH, y=baseline, text_anchor="end"),
         ]
     drawing = tag(
         "svg",
@@ -184,7 +184,7 @@ def _legend(lines: Sequence[Line]) -> Html:
     for line in lines:
         stroke = tag("path", d="M0 6H26", class_="dashed" if line.dashed else "")
         swatch = tag("svg", stroke, viewBox="0 0 26 12", style="width:26px", aria_hidden="true")
-        text = tag("span", breakable(line.label), f": {line.points[-1][1]:.3f}")
+        text = tag("span", breakable(line.label), f": {line.points[-1][1]:z.3f}")
         items.append(tag("span", swatch, text, class_=f"item {colour_class(line.run)}"))
     return tag("div", items, class_="legend")
 
