@@ -414,6 +414,14 @@ def test_ticks_enclose_the_values(low, high, expected):
     assert expected is None or actual == expected
 
 
+@pytest.mark.parametrize(
+    "high,expected",
+    [(2, [0, 1, 2]), (6, [0, 2, 4, 6]), (12, [0, 3, 6, 9, 12]), (110, [0, 30, 60, 90, 120])],
+)
+def test_ticks_of_whole_numbers_are_whole(high, expected):
+    assert ticks(0, high, integral=True) == expected
+
+
 def test_chart_points_have_the_right_coordinates():
     drawing = line_chart(
         "Loss", [Line("run", ((0, 0.0), (50, 1.0), (100, 2.0)), 0)], x_title="x", y_title="y"
