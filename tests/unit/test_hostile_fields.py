@@ -298,6 +298,11 @@ def test_half_a_character_is_refused_unless_it_is_allowed(text, finite):
 
 def test_fields_are_read_by_type():
     fields = TypedFields("file", {"a": 2.0, "b": "3", "c": None, "d": "\ud800", "e": True})
+    signed = TypedFields("file", {"a": " -5 ", "b": "--5", "c": "-"})
+    assert signed.integer("a", low=-9) == -5
+    for name in ("b", "c"):
+        with pytest.raises(UserError, match=f"^file: {name}='-+5?' must be an integer from -9"):
+            signed.integer(name, low=-9)
     assert (fields.integer("a"), fields.integer("b"), fields.integer("c", 4)) == (2, 3, 4)
     assert fields.flag("e") is True and "c" not in fields and "b" in fields
     for name, message in (("c", "^file: lacks c$"), ("e", "^file: e=True must be an integer from")):
