@@ -13,7 +13,7 @@ from experiments import PLAIN, Workspace, logged
 
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.seed_statistics import compare_means, summarize_scores
-from mnmt_jax.pages.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import format_difference, markdown_table
 
 GROUPS = {"supervised": "supervised", "zero-shot": "zero-shot"}
 _SCORES = {"bleu": "BLEU", "chrf": "chrF++", "exact_match": "exact", "off_target": "off-target"}
@@ -154,9 +154,13 @@ def _score_rows(
                 yield [*row, "–", "–"]
                 continue
             gap = compare_means(bleu, baseline_bleu)
-            interval = "" if gap.low is None else f" ({gap.low:+.1f} to {gap.high:+.1f})"
+            mean, *ends = (
+                "" if value is None else format_difference(value)
+                for value in (gap.mean, gap.low, gap.high)
+            )
+            interval = f" ({' to '.join(ends)})" if all(ends) else ""
             p = "–" if gap.p is None else f"{gap.p:.3f}"
-            yield [*row, f"{gap.mean:+.1f}{interval}", p]
+            yield [*row, f"{mean}{interval}", p]
 
 
 def _range(values: Sequence[float]) -> str:

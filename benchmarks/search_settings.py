@@ -26,7 +26,7 @@ from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.sentence_bootstrap import SAMPLES, confidence_interval
-from mnmt_jax.pages.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import format_difference, markdown_table
 from mnmt_jax.runtime.run_command import run_command
 
 
@@ -56,7 +56,8 @@ def main() -> None:
         baseline = draws if baseline is None else baseline
         low, high = confidence_interval(draws - baseline)
         scores = *_scores(hypotheses, references), *_spread(translations, references)
-        rows.append([text, *scores, f"{low:+.2f} to {high:+.2f}", f"{seconds:.1f}"])
+        interval = " to ".join(format_difference(end, 2) for end in (low, high))
+        rows.append([text, *scores, interval, f"{seconds:.1f}"])
         print(" | ".join(rows[-1]), flush=True)
     header = ["settings", "BLEU", "chrF++", "exact", "among all", "distinct"]
     header += ["difference in chrF++", "CPU seconds"]

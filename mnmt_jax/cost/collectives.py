@@ -2,8 +2,9 @@
 
 A collective inside a loop is executed in each iteration: its bytes are multiplied by the trip
 count, which the compiler states or the loop's condition shows. A loop with a dynamic condition,
-such as a search, has no trip count and counts once. libtpu may spread an exchange over several
-fusions to overlap it with them; it is then written in each of them and is counted once.
+such as a search, has no trip count and counts once. Every branch of a conditional is counted, as if
+all of them were executed. libtpu may spread an exchange over several fusions to overlap it with
+them; it is then written in each of them and is counted once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _COUNTER = re.compile(r"%?(?P<name>[\w.\-]+) = s32\[\]\S* get-tuple-element\(")
 _BOUND = re.compile(
     r"ROOT .* compare\(%?(?P<counter>[\w.\-]+), %?(?P<name>[\w.\-]+)\), direction=LT"
 )
-_CALL = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+)")
+_CALL = re.compile(
+    r"\b(?:calls|to_apply|branch_computations|true_computation|false_computation)="
+    r"(?:\{(?P<names>[^}]*)\}|(?P<name>%?[\w.\-]+))"
+)
+_NAME = re.compile(r"[\w.\-]+")
 _ROUNDS = re.compile(r'known_trip_count"?[:=]\s*\{"?n"?:"?(\d+)"?\}')
 _GROUPS = re.compile(
     r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
@@ -176,8 +181,9 @@ def loop_trip_counts(program: str) -> dict[str, int]:
             count = int(stated[1]) if stated else bounds.get(loop["condition"], 1)
             callers[loop["body"]] = callers[loop["condition"]] = (computation, count)
         else:
-            for called in _CALL.findall(line):
-                callers.setdefault(called, (computation, 1))
+            for call in _CALL.finditer(line):
+                for name in _NAME.findall(call["names"] or call["name"]):
+                    callers.setdefault(name, (computation, 1))
 
     def times(name: str, depth: int = 0) -> int:
         if name not in callers or depth > len(callers):

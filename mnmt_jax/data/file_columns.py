@@ -91,7 +91,7 @@ def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]
             yield line
             continue
         try:
-            row = parse_json(line, finite=False)
+            row = parse_json(line, finite=False, allow_surrogates=True)
         except ValueError as error:
             problem = getattr(error, "msg", None) or one_line(error)
             yield Flaw("bad_json", f"not JSON ({problem})")

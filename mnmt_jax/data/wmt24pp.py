@@ -93,7 +93,7 @@ def _parse(line: str, place: str) -> dict[str, str]:
         UserError: if it is not one, or has no texts.
     """
     try:
-        row = parse_json(line, finite=False)
+        row = parse_json(line, finite=False, allow_surrogates=True)
     except ValueError as error:
         problem = f"{place}: not JSON ({one_line(error)})"
         raise UserError(f"{problem}; download the file again") from error

@@ -80,7 +80,7 @@ def _decode(data: bytes, name: str, encoding: str, language: str | None) -> str:
         if encoding != "utf-8":
             raise UserError(f"{name}: is not valid {encoding.upper()}; export it again") from None
         line = data[: error.start].count(b"\n")
-        bad_line = data.splitlines(keepends=True)[line]
+        bad_line = data.split(b"\n")[line]
         likely = usual_encoding(language) if language else guess_narrow_encoding(bad_line)
         raise UserError(f"{name}:{line + 1}: is not UTF-8; {conversion_hint(likely)}") from None
     raise UserError(f"{name}: is not UTF-8; {conversion_hint(likely)}")

@@ -21,7 +21,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statistics
 from mnmt_jax.evaluation.significance import SEED, direction_difference, limits_of_p
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.pages.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import format_difference, markdown_table
 from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -101,7 +101,8 @@ def paired_table(scores: Sequence[PairedScore], names: tuple[str, str]) -> str:
     header += ["p (bootstrap, one-sided)", "p (randomization)"]
     rows = [
         [score.direction, score.metric, f"{score.first:.1f}", f"{score.second:.1f}"]
-        + [f"{score.second - score.first:+.1f}", f"{score.p:.3f}", f"{score.p_randomization:.3f}"]
+        + [format_difference(score.second - score.first)]
+        + [f"{score.p:.3f}", f"{score.p_randomization:.3f}"]
         for score in scores
     ]
     lines = [markdown_table(header, rows), ""]

@@ -17,6 +17,7 @@ from mnmt_jax.files.json_objects import is_object_with, read_object
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.language_detectors import LID176, detector_titles
+from mnmt_jax.vocabulary.languages import find_english
 
 TestSentence = tuple[Direction, int, str, str]
 """Direction, number in the test set, source and reference of a sentence."""
@@ -447,4 +448,5 @@ def languages_of(results: Sequence[RunResult]) -> tuple[str, ...]:
     codes = dict.fromkeys(
         code for result in results for item in result.directions for code in item.direction
     )
-    return tuple(sorted(codes, key=lambda code: code != "en"))
+    english = find_english(codes)
+    return tuple(sorted(codes, key=lambda code: code != english))

@@ -21,7 +21,7 @@ from mnmt_jax.evaluation.comparison import direction_groups
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.result_tables import leading_metrics
 from mnmt_jax.files.json_objects import differing_keys
-from mnmt_jax.pages.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import format_difference, format_score, markdown_table
 
 SEED_HEADER = ("system", "directions", "metric", "seeds", "mean", "range", "variance") + (
     "difference to the first",
@@ -379,8 +379,10 @@ def _cells(values: Sequence[float], baseline: Sequence[float] | None) -> list[st
     variance = "–" if summary.variance is None else f"{summary.variance:.3f}"
     cells = [
         str(summary.count),
-        f"{summary.mean:.2f}",
-        f"{summary.low:.1f} to {summary.high:.1f}" if summary.count > 1 else "–",
+        f"{summary.mean:z.2f}",
+        f"{format_score(summary.low)} to {format_score(summary.high)}"
+        if summary.count > 1
+        else "–",
         variance,
     ]
     if not baseline:
@@ -389,15 +391,10 @@ def _cells(values: Sequence[float], baseline: Sequence[float] | None) -> list[st
     interval = (
         ""
         if difference.low is None or difference.high is None
-        else f" ({_signed(difference.low, 1)} to {_signed(difference.high, 1)})"
+        else f" ({format_difference(difference.low)} to {format_difference(difference.high)})"
     )
     return [
         *cells,
-        f"{_signed(difference.mean, 2)}{interval}",
+        f"{format_difference(difference.mean, 2)}{interval}",
         "–" if difference.p is None else f"{difference.p:.3f}",
     ]
-
-
-def _signed(value: float, digits: int) -> str:
-    """Format a number with its sign; one that rounds to zero is +0."""
-    return f"{round(value, digits) + 0.0:+.{digits}f}"

@@ -13,7 +13,7 @@ from mnmt_jax.evaluation.sentence_bootstrap import SEED
 from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
 from mnmt_jax.pages.html_elements import Html, tag
 from mnmt_jax.pages.html_page import section, text_table
-from mnmt_jax.pages.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import format_difference, markdown_table
 
 _HEADER = ("system", "directions", "metric", "difference (95 % interval)") + (
     "p (bootstrap, one-sided)",
@@ -112,10 +112,10 @@ def _rows(
             for number in numbers[1:]:
                 difference = significance.difference(group, number, metric.key)
                 if difference is not None:
-                    low, high = difference.interval
+                    mean, *ends = map(format_difference, (difference.mean, *difference.interval))
                     rows.append(
                         [model_label(results[number]), group.title, title_with_arrow(metric)]
-                        + [f"{difference.mean:+.1f} ({low:+.1f} to {high:+.1f})"]
+                        + [f"{mean} ({' to '.join(ends)})"]
                         + [f"{difference.p_bootstrap:.3f}", f"{difference.p_randomization:.3f}"]
                     )
     return rows

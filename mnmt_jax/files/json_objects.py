@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,37 +13,48 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
 
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a pair, or alone
 
-def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
+
+def parse_json(text: str | bytes, *, finite: bool = True, allow_surrogates: bool = False) -> Any:
     """Parse untrusted JSON text.
 
     Args:
         text: JSON text of a single value.
         finite: whether to reject NaN, Infinity and numbers that are too large for a float.
+        allow_surrogates: whether to accept lone surrogates, for callers that check the texts.
 
     Raises:
         ValueError: for any error, including nesting that is too deep and lone surrogates.
     """
+    if not allow_surrogates:
+        # Both fail on lone surrogates, which `json.loads` lets pass.
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text))
+        else:
+            text.encode("utf-8")
     try:
-        if not finite:
-            return json.loads(text)
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
-        if (b"\\u" if isinstance(text, bytes) else "\\u") in text:  # type: ignore[operator]
-            json.dumps(value, ensure_ascii=False).encode("utf-8")  # fails on lone surrogates
+        value = json.loads(
+            text,
+            parse_constant=_refuse_constant if finite else None,
+            parse_float=_finite_float if finite else None,
+        )
+        if isinstance(text, str) and not allow_surrogates and _ESCAPED_SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return value
 
 
 def read_json(path: Path, *, remedy: str) -> Any:
-    """Read a JSON file of another toolkit.
+    """Read a JSON file, e.g. of another toolkit.
 
     Args:
         path: path of the file.
         remedy: what to do if it is damaged.
 
     Raises:
-        UserError: if it is missing or not valid JSON.
+        UserError: if it is missing, or not JSON as in `parse_json`.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; {remedy}")

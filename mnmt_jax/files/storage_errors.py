@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import tempfile
@@ -15,6 +16,8 @@ from mnmt_jax.errors import FULL_ERRNOS, STORAGE_ERRNOS
 _MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory")
 _NETWORK = ("DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNAVAILABLE", "PERMISSION_DENIED", "ABORTED")
 _CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # their errors are network errors
+# Errors about the file itself, which may lack a number.
+_FILE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, gzip.BadGzipFile)
 
 
 def storage_error_reason(error: BaseException) -> str:
@@ -88,13 +91,12 @@ def one_line(error: BaseException) -> str:
 
 
 def _is_network_trouble(cause: BaseException) -> bool:
-    if isinstance(cause, FileNotFoundError):
+    if isinstance(cause, _FILE_ERRORS):
         return False
     return (
         isinstance(cause, ConnectionError | TimeoutError)
-        or (
-            isinstance(cause, OSError) and cause.errno is None
-        )  # gcsfs reports forbidden access like this
+        # gcsfs reports forbidden access without a number.
+        or (isinstance(cause, OSError) and cause.errno is None)
         or type(cause).__module__.partition(".")[0] in _CLIENTS
         or _was_raised_in_a_client(cause)
         or any(word in str(cause) for word in _NETWORK)

@@ -60,8 +60,9 @@ class TypedFields:
         value = self._value(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, str) and len(value) < 12 and value.strip().lstrip("-").isdecimal():
-            value = int(value)
+        if isinstance(value, str) and len(value) < 12:
+            text = value.strip()
+            value = int(text) if text.removeprefix("-").isdecimal() else value
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._wrong(name, value, f"an integer from {low} to {high}")
         return value

@@ -26,6 +26,11 @@ def format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:z.1f}"
 
 
+def format_difference(value: float, decimals: int = 1) -> str:
+    """Format a difference with its sign, e.g. `-1,200.5`; one that rounds to zero is `+0.0`."""
+    return f"{value:+z,.{decimals}f}"
+
+
 def format_count(value: float | None) -> str:
     """Format an integer with thousands separators; None is a dash."""
     return "–" if value is None else f"{value:,.0f}"

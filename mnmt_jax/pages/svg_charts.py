@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.pages.html_elements import Html, breakable, tag
@@ -98,11 +98,8 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
-    integral = all(float(x).is_integer() for x in xs)
-    axes = Axes(
-        ticks(min(0.0, *xs), max(xs), min_step=1.0 if integral else 0.0),
-        ticks(min(ys), max(ys)),
-    )
+    x_ticks = ticks(min(0.0, *xs), max(xs), integral=are_whole(xs))
+    axes = Axes(x_ticks, ticks(min(ys), max(ys)))
     elements = axes.elements(x_title)
     for line in lines:
         pixels = [axes.to_pixels(*point) for point in line.points]
@@ -146,7 +143,7 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
         elements += [
             tag("text", label, x=_LABEL - 8, y=baseline, text_anchor="end"),
             tag("rect", x=_px(start), y=_px(top + 3), width=_px(length), height=_ROW - 6),
-            tag("text", f"{value:.4f}", x=_WIDTH, y=baseline, text_anchor="end"),
+            tag("text", f"{value:z.4f}", x=_WIDTH, y=baseline, text_anchor="end"),
         ]
     drawing = tag(
         "svg",
@@ -160,20 +157,26 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
     return tag("figure", caption, drawing)
 
 
-def ticks(low: float, high: float, min_step: float = 0.0) -> list[float]:
+def are_whole(values: Iterable[float]) -> bool:
+    """Return whether all values are whole numbers, e.g. layers or updates."""
+    return all(float(value).is_integer() for value in values)
+
+
+def ticks(low: float, high: float, *, integral: bool = False) -> list[float]:
     """Return at least two evenly spaced round numbers that enclose a range.
 
     Args:
         low: lower end of the range.
         high: upper end of the range; if it is equal up to rounding, the range is widened.
-        min_step: minimal distance of the numbers, e.g. 1 for layers.
+        integral: whether the numbers are whole, e.g. for layers. The steps then include 3, so that
+            an axis of 12 layers ends at 12.
     """
     if high - low <= _ROUNDING * max(abs(low), abs(high)):
         low, high = (high - 0.1 * abs(high), high) if high else (0.0, 1.0)
-    raw = (high - low) / _TICKS
+    raw = max((high - low) / _TICKS, 1.0 if integral else 0.0)
     magnitude = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
-    step = max(step, min_step)
+    sizes = (1, 2, 3, 5, 10) if integral else (1, 2, 2.5, 5, 10)
+    step = next(size * magnitude for size in sizes if size * magnitude >= raw)
     start, stop = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     digits = 2 - math.floor(math.log10(step))
     return [round(index * step, digits) for index in range(start, stop + 1)]
@@ -184,7 +187,7 @@ def _legend(lines: Sequence[Line]) -> Html:
     for line in lines:
         stroke = tag("path", d="M0 6H26", class_="dashed" if line.dashed else "")
         swatch = tag("svg", stroke, viewBox="0 0 26 12", style="width:26px", aria_hidden="true")
-        text = tag("span", breakable(line.label), f": {line.points[-1][1]:.3f}")
+        text = tag("span", breakable(line.label), f": {line.points[-1][1]:z.3f}")
         items.append(tag("span", swatch, text, class_=f"item {colour_class(line.run)}"))
     return tag("div", items, class_="legend")
 

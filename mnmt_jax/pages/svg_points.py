@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mnmt_jax.pages.html_elements import Html, breakable, tag
 from mnmt_jax.pages.style_sheet import colour_class
-from mnmt_jax.pages.svg_charts import SIZE, Axes, ticks
+from mnmt_jax.pages.svg_charts import SIZE, Axes, are_whole, ticks
 
 _RADIUS = 4
 _MAX_TICKS = 12  # number of places up to which each has a tick
@@ -109,7 +109,7 @@ def _x_ticks(series: Sequence[Series], logarithmic: bool) -> tuple[list[float], 
     if len(xs) <= _MAX_TICKS:
         return xs, logarithmic and xs[0] > 0
     if not logarithmic or xs[0] <= 0:
-        return ticks(xs[0], xs[-1]), False
+        return ticks(xs[0], xs[-1], integral=are_whole(xs)), False
     powers = range(math.floor(math.log10(xs[0])), math.ceil(math.log10(xs[-1])) + 1)
     return [10.0**power for power in powers], True
 

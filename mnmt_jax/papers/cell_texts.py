@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from mnmt_jax.pages.markdown_tables import format_difference
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.tables import EMPTY, number_text
 
@@ -32,7 +33,7 @@ def difference_text(cell: Cell | None) -> str:
     difference = None if cell is None else cell.difference
     if cell is None or difference is None:
         return EMPTY
-    return format_number(difference, "+", decimals=_decimals(cell))
+    return format_difference(difference, _shown_decimals(difference, _decimals(cell)))
 
 
 def interval_text(cell: Cell | None) -> str:
@@ -51,9 +52,13 @@ def interval_kind(cell: Cell | None) -> str:
     return f"range of {seeds} seeds" if seeds > 1 else "95 %, sentences"
 
 
-def format_number(value: float, sign: str = "", *, decimals: int = _LEAST_DECIMALS) -> str:
+def format_number(value: float, *, decimals: int = _LEAST_DECIMALS) -> str:
     """Return a score with decimals, or a count without."""
-    return f"{value:{sign}z,.{0 if abs(value) >= _LEAST_COUNT else decimals}f}"
+    return f"{value:z,.{_shown_decimals(value, decimals)}f}"
+
+
+def _shown_decimals(value: float, decimals: int) -> int:
+    return 0 if abs(value) >= _LEAST_COUNT else decimals
 
 
 def _decimals(cell: Cell) -> int:

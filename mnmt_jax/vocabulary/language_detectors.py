@@ -44,7 +44,8 @@ class LanguageDetector:
             as in lid.176 if that has the language, with their probabilities, best first; none if
             undecided.
         labels: possible labels; None for all of lid.176.
-        has_more: whether languages that lid.176 lacks are labelled by their code.
+        has_more: whether languages that lid.176 lacks are labelled too, by their code without
+            script.
     """
 
     name: str
@@ -85,10 +86,11 @@ class LanguageDetector:
         """Return the label of a language; None if the detector does not know the language.
 
         Args:
-            code: code of the language.
+            code: code of the language. Languages of one macrolanguage, and scripts of one language,
+                share a label if `has_more`.
         """
         language = get_language(code)
-        label = language.detector or (language.code if self.has_more else None)
+        label = _convert_label(language.code) if self.has_more else language.detector
         return label if self.labels is None or label in self.labels else None
 
 

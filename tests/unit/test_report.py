@@ -10,7 +10,7 @@ import pytest
 from mnmt_jax.analysis.page_elements import format_percent
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.report import report_page, write_report
-from mnmt_jax.evaluation.result import STANDARD_METRICS
+from mnmt_jax.evaluation.result import STANDARD_METRICS, languages_of
 from mnmt_jax.evaluation.result_labels import disambiguate_names
 from mnmt_jax.evaluation.result_tables import (
     comparison_table,
@@ -191,6 +191,12 @@ def test_right_to_left_and_unknown_languages():
     assert 'dir="auto"' in text_in("", "x") and "lang" not in text_in("", "x")
     assert 'lang="fil"' in text_in("tl", "x")
     assert "(empty)" in text_in("de", " ")
+
+
+@pytest.mark.parametrize("english", ["en", "en_GB"])
+def test_english_is_the_first_language(english):
+    result = made_result("a", ("de", english, "fr"), seed=1)
+    assert languages_of([result]) == (english, "de", "fr")
 
 
 def test_losses_from_and_to_english_have_a_separate_chart(runs, tmp_path):
@@ -406,6 +412,14 @@ def test_ticks_enclose_the_values(low, high, expected):
     actual = ticks(low, high)
     assert actual[0] <= low and actual[-1] >= high and len({*actual}) == len(actual) >= 2
     assert expected is None or actual == expected
+
+
+@pytest.mark.parametrize(
+    "high,expected",
+    [(2, [0, 1, 2]), (6, [0, 2, 4, 6]), (12, [0, 3, 6, 9, 12]), (110, [0, 30, 60, 90, 120])],
+)
+def test_ticks_of_whole_numbers_are_whole(high, expected):
+    assert ticks(0, high, integral=True) == expected
 
 
 def test_chart_points_have_the_right_coordinates():

@@ -190,6 +190,17 @@ def test_tables_and_pages_have_intervals_and_tests(systems, tmp_path):
     assert f"±{(high - low) / 2:.1f}" in result_page(read)
 
 
+def test_differences_that_round_to_zero_have_a_plus(systems, monkeypatch):
+    results, statistics = zip(*systems[:2], strict=True)
+    significance = SentenceSignificance(results, statistics, SAMPLES)
+    (group,) = direction_groups(results)
+    difference = significance.difference(group, 1, "chrf")
+    small = dataclasses.replace(difference, mean=-0.01, interval=(-0.04, -0.0))
+    monkeypatch.setattr(significance, "difference", lambda *_: small)
+    table = difference_table(results, ["chrf"], significance)
+    assert "| +0.0 (+0.0 to +0.0) |" in " ".join(table.split())
+
+
 def test_the_best_systems_are_those_not_shown_to_be_worse():
     systems = [
         made(name, {pair: damaged(REFERENCES, noise, 10 * n + m) for m, pair in enumerate(PAIRS)})

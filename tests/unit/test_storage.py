@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import os
 import shutil
 import threading
@@ -40,9 +41,16 @@ def test_network_errors_are_machine_errors(error):
     assert is_machine_error(error) and storage_error_reason(error) == one_line(error)
 
 
-def test_a_missing_bucket_object_is_a_file_error():
-    missing = FileNotFoundError("gs://bucket/run/checkpoints/8")
-    assert not is_machine_error(missing) and not storage_error_reason(missing)
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError("gs://bucket/run/checkpoints/8"),
+        IsADirectoryError("gs://bucket/run/checkpoints/8"),
+        gzip.BadGzipFile("Not a gzipped file (b'{}')"),
+    ],
+)
+def test_errors_about_the_file_itself_are_no_machine_errors(error):
+    assert not is_machine_error(error) and not storage_error_reason(error)
 
 
 def test_training_continues_and_saves_once_there_is_space(tmp_path):

@@ -44,6 +44,10 @@ def test_many_places_have_round_ticks(first, logarithmic, labels, middle):
     assert float(re.findall(r'<circle cx="([\d.]+)"', page)[2]) == pytest.approx(middle, abs=0.06)
 
 
+def test_many_layers_have_whole_ticks():
+    assert _x_labels(_chart([Point(x, 1.0 + x) for x in range(13)])) == ["0", "3", "6", "9", "12"]
+
+
 def test_a_single_place_is_in_the_middle():
     page = _chart([Point(5, 1.0)], logarithmic=True)
     assert _x_labels(page) == ["4", "5", "6"] and '<circle cx="282.0"' in page

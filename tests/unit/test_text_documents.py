@@ -12,6 +12,7 @@ from mnmt_jax.decoding.text.sentence_job import run_steps
 from mnmt_jax.decoding.text.text_translation import translation_steps
 from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.decoding.translation import Hypothesis, Translation
+from mnmt_jax.documents.text_encoding import decode_text
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import identity, translated
 from tests.unit.made_markup import translate as markup_translation
@@ -69,6 +70,12 @@ def test_encodings_and_line_ends_are_kept(encoding, mark, end):
 def test_text_that_cannot_be_read_is_refused(data, message):
     with pytest.raises(UserError, match=message):
         translated(data, "a.txt")
+
+
+def test_the_encoding_is_guessed_by_the_named_line():
+    data = b"a\rb\n" + "你好".encode("gb18030")
+    with pytest.raises(UserError, match=r"a\.txt:2: is not UTF-8; convert .* GB18030"):
+        decode_text(data, "a.txt")
 
 
 def test_html_is_one_segment_in_its_encoding():
