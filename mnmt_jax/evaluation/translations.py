@@ -222,10 +222,7 @@ def read_stored_texts(folder: Path, direction: Direction) -> StoredTexts:
     Raises:
         UserError: if the file is missing or damaged.
     """
-    path = _path(folder, direction)
-    rows = _rows(path)
-    if rows is None:
-        raise UserError(f"{path}: is missing or damaged; run 'mnmt evaluate' again")
+    rows = _read_rows(_path(folder, direction))
     return StoredTexts(
         tuple(source for (source, _), _ in rows),
         tuple(output.text for _, output in rows),
@@ -330,21 +327,40 @@ def _pairs(texts: TestSet) -> list[tuple[str, str]]:
 def _rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]] | None:
     """Return the sentence pairs of a file with their translations; None if missing or damaged."""
     try:
-        # Not splitlines(): JSON strings may contain line separators such as U+2028 unescaped.
-        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        rows = [parse_json(line) for line in lines]
-        return [
-            (
-                (row["source"], row["reference"]),
-                TranslatedSentence(
-                    row["hypothesis"],
-                    row.get("truncated", False),
-                    row.get("pivot"),
-                    row.get("unknown_characters", ""),
-                    row.get("without_context", False),
-                ),
-            )
-            for row in rows
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _read_rows(path)
+    except (OSError, UserError):
         return None
+
+
+def _read_rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]]:
+    """Return the sentence pairs of a file with their translations.
+
+    Raises:
+        UserError: if the file is missing, or a line is not of an evaluation.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run 'mnmt evaluate' again")
+    rows = []
+    # Not splitlines(): JSON strings may contain line separators such as U+2028 unescaped.
+    for number, line in enumerate(path.read_bytes().rstrip(b"\n").split(b"\n"), start=1):
+        try:
+            rows.append(_row(parse_json(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}:{number}: not of 'mnmt evaluate'; run 'mnmt evaluate' again"
+            ) from error
+    return rows
+
+
+def _row(row: Mapping[str, Any]) -> tuple[tuple[str, str], TranslatedSentence]:
+    source, hypothesis, reference = row["source"], row["hypothesis"], row["reference"]
+    if not all(isinstance(text, str) for text in (source, hypothesis, reference)):
+        raise TypeError("texts must be strings")
+    output = TranslatedSentence(
+        hypothesis,
+        row.get("truncated", False),
+        row.get("pivot"),
+        row.get("unknown_characters", ""),
+        row.get("without_context", False),
+    )
+    return (source, reference), output
