@@ -20,7 +20,7 @@ from sacrebleu.metrics.base import Metric
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statistics
 from mnmt_jax.evaluation.significance import SEED, direction_difference, limits_of_p
-from mnmt_jax.evaluation.translations import read_stored_texts
+from mnmt_jax.evaluation.translations import TRANSLATIONS, read_stored_texts
 from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.languages import get_language
@@ -71,7 +71,7 @@ def paired_scores(
     scores: list[PairedScore] = []
     for direction in sorted(directions):
         systems = [
-            read_stored_texts(folder / "translations", direction) for folder in (first, second)
+            read_stored_texts(folder / TRANSLATIONS, direction) for folder in (first, second)
         ]
         references = systems[0].references
         if systems[1].references != references:

@@ -22,6 +22,8 @@ TestSentence = tuple[Direction, int, str, str]
 """Direction, number in the test set, source and reference of a sentence."""
 
 FORMAT = 1
+SCORES_FILE = "scores.json"
+"""Name of the file that `write_result` writes into the folder of an evaluation."""
 
 Curve = tuple[tuple[float, float], ...]
 """Points (step, value) of a training curve."""
@@ -412,7 +414,7 @@ def read_result(path: str | Path) -> RunResult:
         UserError: if the file is missing, damaged or has another format.
     """
     path = Path(path)
-    path = path / "scores.json" if path.is_dir() else path
+    path = path / SCORES_FILE if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"{path}: no such file; run 'mnmt evaluate'")
     remedy = "run 'mnmt evaluate' again"

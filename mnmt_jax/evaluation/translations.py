@@ -22,7 +22,10 @@ from mnmt_jax.vocabulary.language_codes import Direction
 DOCUMENTS, HYPOTHESES = "documents", "hypotheses"
 BY_DIRECTION = (DOCUMENTS, HYPOTHESES)
 """Keys of a provenance whose values have an item for each direction, such as `de-fr`."""
-_PROVENANCE_FILE = "made_by.json"
+TRANSLATIONS = "translations"
+"""Folder of the translations, in that of an evaluation."""
+PROVENANCE_FILE = "made_by.json"
+"""File of the provenance, in the folder of the translations."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def check_translations(folder: Path) -> None:
     Raises:
         UserError: if it holds other `.jsonl` files or another `made_by.json`.
     """
-    provenance_file = folder / _PROVENANCE_FILE
+    provenance_file = folder / PROVENANCE_FILE
     check_replaced(provenance_file, _is_provenance)
     if not provenance_file.is_file() and (files := sorted(folder.glob("*.jsonl"))):
         raise UserError(
@@ -90,13 +93,13 @@ def changed_provenance(folder: Path, provenance: Mapping[str, Any]) -> list[str]
     """
     if not has_translations(folder):
         return []
-    stored = parse_json((folder / _PROVENANCE_FILE).read_bytes(), finite=False)
+    stored = parse_json((folder / PROVENANCE_FILE).read_bytes(), finite=False)
     return _differences(stored, provenance)
 
 
 def has_translations(folder: Path) -> bool:
     """Return whether a folder that passed `check_translations` has translations of known origin."""
-    file = folder / _PROVENANCE_FILE
+    file = folder / PROVENANCE_FILE
     return file.is_file() and file.stat().st_size > 0 and any(folder.glob("*.jsonl"))
 
 
@@ -135,7 +138,7 @@ class TranslationStore:
     def __init__(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
         self._folder, self._provenance = folder, provenance
-        provenance_file = folder / _PROVENANCE_FILE
+        provenance_file = folder / PROVENANCE_FILE
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):  # the first of several processes removes stale files
             is_same = _has_provenance(folder, provenance)
@@ -257,7 +260,7 @@ def _provenance_text(provenance: Mapping[str, Any]) -> str:
 
 def _read_provenance(folder: Path) -> dict[str, Any] | None:
     """Read `made_by.json`; None if it is missing or damaged."""
-    path = folder / _PROVENANCE_FILE
+    path = folder / PROVENANCE_FILE
     try:
         value = parse_json(path.read_bytes(), finite=False) if path.is_file() else None
     except ValueError:

@@ -36,6 +36,9 @@ from mnmt_jax.data.preparation.stages import Counts, Stage
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.vocabulary.language_codes import Direction
 
+REPORT_FILE = "preparation.json"
+"""Name of the report of a preparation, in the folder of its output."""
+
 
 class Output(Protocol):
     """What a preparation makes of the pairs that a recipe keeps; picklable.
