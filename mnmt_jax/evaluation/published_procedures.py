@@ -36,6 +36,7 @@ from mnmt_jax.vocabulary.languages import (
     TED19_LANGUAGES,
     get_language,
 )
+from mnmt_jax.vocabulary.normalization import SPACE_MARK
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _UNKNOWN_MARK = re.compile(" ?\u2047 ?")  # how SentencePiece writes <unk>
@@ -323,7 +324,7 @@ class PaperScorer:
         unknown = self._vocabulary.unk_id
         pieces = self._vocabulary.named_pieces
         joined = "".join("<<unk>>" if i == unknown else pieces[i - unknown - 1] for i in ids)
-        return joined.replace(" ", "").replace("\u2581", " ").strip()
+        return joined.replace(" ", "").replace(SPACE_MARK, " ").strip()
 
     def _detokenize(self, text: str, code: str) -> str:
         if self._moses is None or not self.procedure.detokenize:

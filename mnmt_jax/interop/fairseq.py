@@ -38,7 +38,7 @@ from mnmt_jax.interop.language_models import (
 )
 from mnmt_jax.interop.names import FAIRSEQ, entries, written_tensors
 from mnmt_jax.interop.token_table import (
-    SPECIALS,
+    SPECIAL_NAMES,
     read_fairseq_table,
     rows_of_vocabulary,
     tokens_for_export,
@@ -156,7 +156,7 @@ def export_fairseq(
         arguments[NORMALIZATION_SETTING] = vocabulary.normalization
     data = {"args": argparse.Namespace(**arguments), "model": state, **_NO_TRAINING}
     write_torch(directory / "checkpoint.pt", data)
-    pieces = tokens[len(SPECIALS) : vocabulary.first_tag]
+    pieces = tokens[len(SPECIAL_NAMES) : vocabulary.first_tag]
     lines = "".join(f"{piece} 1\n" for piece in pieces)
     (directory / "dict.txt").write_text(lines, encoding="utf-8")
     codes = "".join(f"{code}\n" for code in vocabulary.languages)

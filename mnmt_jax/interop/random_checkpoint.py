@@ -19,7 +19,6 @@ from mnmt_jax.interop.safetensors import SHARD_BYTES, write_safetensors
 from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.model.modules import FIRST_ROW
 
-SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 _SCALE = 0.3
 
 

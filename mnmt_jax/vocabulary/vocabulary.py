@@ -37,7 +37,7 @@ from mnmt_jax.vocabulary.language_specific_pieces import (
     language_piece_name,
     refuse_byte_copies,
 )
-from mnmt_jax.vocabulary.normalization import NONE, check_normalization, normalize_lines
+from mnmt_jax.vocabulary.normalization import NONE, SPACE_MARK, check_normalization, normalize_lines
 from mnmt_jax.vocabulary.piece_ids import shared_piece_ids
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 from mnmt_jax.vocabulary.vocabulary_files import (
@@ -49,8 +49,6 @@ from mnmt_jax.vocabulary.vocabulary_files import (
     read_vocabulary_files,
     write_vocabulary_files,
 )
-
-_SPACE = "\u2581"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -281,7 +279,7 @@ class Vocabulary:
     @property
     def space_first(self) -> bool:
         """Whether the first word of a text is preceded by the space mark."""
-        return "".join(self._processor.encode("a", out_type=str)).startswith(_SPACE)
+        return "".join(self._processor.encode("a", out_type=str)).startswith(SPACE_MARK)
 
     @property
     def added_pieces(self) -> tuple[str, ...]:
@@ -413,7 +411,7 @@ class Vocabulary:
             else:
                 pieces.append(self.named_pieces[token - 3])
         # SentencePiece keeps unknown pieces unchanged, including their space mark.
-        return self._decoder.decode(pieces).replace(_SPACE, " ") if pieces else ""
+        return self._decoder.decode(pieces).replace(SPACE_MARK, " ") if pieces else ""
 
     def _text_ids(self, ids: Iterable[int]) -> list[int]:
         """Return the ids that stand for text."""

@@ -14,7 +14,7 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import FAIRSEQ, entries, read_params, written_tensors
-from mnmt_jax.interop.token_table import SPECIALS
+from mnmt_jax.interop.token_table import SPECIAL_IDS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer
@@ -41,7 +41,7 @@ def unpermute_rows(table: np.ndarray) -> np.ndarray:
 
 def permute_ids(ids: np.ndarray) -> np.ndarray:
     """Convert token ids from fairseq's order to ours."""
-    to_ours = np.argsort(SPECIALS)
+    to_ours = np.argsort(SPECIAL_IDS)
     return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
 
 

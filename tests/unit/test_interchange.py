@@ -29,6 +29,7 @@ from mnmt_jax.interop.tags import (
     tag_tokens,
 )
 from mnmt_jax.interop.token_table import (
+    SPECIAL_NAMES,
     read_hugging_face_table,
     rows_of_vocabulary,
     tokens_for_export,
@@ -254,7 +255,7 @@ def test_mitre_ids_follow_from_its_sentencepiece_model(tmp_path, form):
 def test_nllb_vocabulary(tmp_path, form):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(made_foreign.spm_model())
     pieces = made_foreign.spm_pieces()
-    expected = [*made_foreign.SPECIALS, *pieces, *NLLB_TAGS, "<mask>"]
+    expected = [*SPECIAL_NAMES, *pieces, *NLLB_TAGS, "<mask>"]
     size = len(expected) + 2
     if form == "tokenizer.json":
         vocab = {token: i for i, token in enumerate(expected[: 4 + len(pieces)])}
@@ -333,7 +334,7 @@ def test_bad_token_tables_are_refused(tmp_path, name, values, message):
 
 def test_a_model_of_other_pieces_is_refused(tmp_path):
     (tmp_path / "spm.model").write_bytes(made_foreign.spm_model())
-    tokens = [*made_foreign.SPECIALS, *(f"other{n}" for n in range(60)), "__en__"]
+    tokens = [*SPECIAL_NAMES, *(f"other{n}" for n in range(60)), "__en__"]
     made_foreign.write_json(tmp_path / "vocab.json", {t: i for i, t in enumerate(tokens)})
     with pytest.raises(UserError, match="give the SentencePiece model that belongs to it"):
         read_hugging_face_table(tmp_path, "x", len(tokens)).vocabulary()
