@@ -114,7 +114,7 @@ def create_glossary(
     """
     owner = user_of(request).owner
     try:
-        return service.glossaries.create_multilingual(owner, name, dictionaries)
+        return service.glossaries.create(owner, name, dictionaries)
     except TooManyGlossaries:
         message = f"there are {MAX_GLOSSARIES} glossaries already; delete some"
         raise RefusedError(_QUOTA, message) from None

@@ -70,12 +70,6 @@ class GlossaryStore:
         self._loaded: dict[tuple[str, str, str], tuple[str, Glossary]] = {}
 
     def create(
-        self, owner: str, name: str, languages: Direction, pairs: Sequence[Pair]
-    ) -> StoredGlossary:
-        """Store a glossary of one dictionary; otherwise as `create_multilingual`."""
-        return self.create_multilingual(owner, name, {languages: pairs})[0]
-
-    def create_multilingual(
         self, owner: str, name: str, dictionaries: Mapping[Direction, Sequence[Pair]]
     ) -> list[StoredGlossary]:
         """Store a glossary.

@@ -238,7 +238,7 @@ def _locked_work(
     identity: Mapping[str, Any],
     overwrite: bool,
     report: Callable[[str], None],
-    flag: str = "--output",
+    flag: str,
 ) -> Iterator[None]:
     """Create or continue the work folder, in one process at a time.
 
