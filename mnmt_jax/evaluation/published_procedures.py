@@ -15,6 +15,7 @@ Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -118,7 +119,11 @@ class Procedure:
             values: the metric by direction, in codes of any form.
         """
         canonical = {_canonical(direction): value for direction, value in values.items()}
-        table = TABLES[self.name](canonical, self.measured_languages.get(metric))
+        average_table = TABLES[self.name]
+        if metric in self.measured_languages:
+            languages = self.measured_languages[metric]
+            average_table = functools.partial(average_table, measured_languages=languages)
+        table = average_table(canonical)
         return {label: dataclasses.asdict(average) for label, average in table.items()}
 
 
