@@ -22,7 +22,7 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.foreign import CTRANSLATE2_LAYOUT, check_supported
-from mnmt_jax.interop.names import Dialect, entries, written_tensors
+from mnmt_jax.interop.names import Dialect, parameter_entries, written_tensors
 from mnmt_jax.interop.tags import tag_tokens
 from mnmt_jax.interop.token_table import rows_of_vocabulary, tokens_for_export
 from mnmt_jax.model.modules import sinusoid
@@ -66,7 +66,7 @@ def export_ctranslate2(
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
     tokens = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
     converter, specs = _import_ctranslate2()
-    table = entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
+    table = parameter_entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
     positions = max(_POSITIONS, *config.decode.buckets, config.decode.max_length + _PREFIX)
     spec = _build_spec(specs, model, dict(written_tensors(params, table)), positions)
     spec.register_source_vocabulary(tokens)

@@ -36,7 +36,7 @@ from mnmt_jax.interop.language_models import (
     language_model_settings,
     layers_setting,
 )
-from mnmt_jax.interop.names import FAIRSEQ, entries, written_tensors
+from mnmt_jax.interop.names import FAIRSEQ, parameter_entries, written_tensors
 from mnmt_jax.interop.token_table import (
     SPECIAL_NAMES,
     read_fairseq_table,
@@ -145,7 +145,7 @@ def export_fairseq(
     tokens = tokens_for_export(vocabulary, tags, rows)
     arguments = _export_arguments(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
-    table = entries(config.model, layout, FAIRSEQ, rows)
+    table = parameter_entries(config.model, layout, FAIRSEQ, rows)
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, tensor in written_tensors(params, table):
         state[name] = dataclasses.replace(tensor, storage=tensor.storage or name)
