@@ -31,9 +31,8 @@ _RULES = {  # function of markdown_it.rules_inline by name of the rule
     "entity": "entity",
 }
 _ATOMS = ("image", "autolink")
-_FOOTNOTE = re.compile(
-    r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))"
-)  # but no link with an address or label
+# But no link with an address or label.
+_FOOTNOTE = re.compile(r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))")
 _Tokenize = Callable[["StateBlock", int, int], None]
 _PAIRS = ("emphasis", "strikethrough")
 _HTML = MarkupReader("html")

@@ -115,12 +115,10 @@ def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray], posi
 def _fill_layer(layer: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
     for attribute, attention_name in _ATTENTIONS:
         if attention := getattr(layer, attribute, None):
-            is_self_attention = (
-                attribute == "self_attention"
-            )  # one matrix for queries, keys and values
+            # Self-attention has one matrix for queries, keys and values.
             projections = (
                 [["q_proj", "k_proj", "v_proj"]]
-                if is_self_attention
+                if attribute == "self_attention"
                 else [["q_proj"], ["k_proj", "v_proj"]]
             )
             for linear, projection_names in zip(
