@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mnmt_jax.decoding.text.markup_tokens import MarkupReader
 from mnmt_jax.documents.passages import MAX_DEPTH
 from mnmt_jax.errors import UserError, install_remedy
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.normalization import has_letters
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
