@@ -27,7 +27,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interop.names import MITRE, entries
+from mnmt_jax.interop.names import MITRE, parameter_entries
 from mnmt_jax.interop.safetensors import write_safetensors
 from mnmt_jax.runtime.run_command import run_command
 
@@ -89,7 +89,7 @@ def write_checkpoint(folder: Path, config: Model, vocabulary: Path) -> int:
     }
     (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
     layout = get_layout(config.layout, config.stage_layers)
-    table = entries(config, layout, MITRE, np.arange(config.vocab_size))
+    table = parameter_entries(config, layout, MITRE, np.arange(config.vocab_size))
     tensors = [
         (entry.export_names[0], _random(entry.other_shape, seed))
         for seed, entry in enumerate(table)

@@ -17,7 +17,6 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import FAIRSEQ, MITRE
 from mnmt_jax.interop.random_checkpoint import (
-    SPECIALS,
     random_tensors,
     write_fairseq,
     write_json,
@@ -25,6 +24,7 @@ from mnmt_jax.interop.random_checkpoint import (
 )
 from mnmt_jax.interop.safetensors import write_safetensors
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS
+from mnmt_jax.interop.token_table import SPECIAL_NAMES
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer
@@ -72,7 +72,7 @@ def write_tensors(folder: Path, tensors: dict, **options: Any) -> None:
 
 def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
     """Write a directory in the format of `transformers`; return its tensors."""
-    tokens = [*SPECIALS, *m2m100_pieces()]
+    tokens = [*SPECIAL_NAMES, *m2m100_pieces()]
     size = len(tokens) + len(M2M100_LANGUAGES) + FILLERS
     model = Model(layout="encoder_decoder", stage_layers=(1, 2), **SIZES)
     tensors = write_m2m100(
@@ -88,7 +88,7 @@ def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
 
 def nllb_directory(folder: Path, model_type: str = "unigram") -> None:
     """Write an NLLB directory of `transformers`: no list of tokens, one feed-forward width."""
-    size = len(SPECIALS) + len(spm_pieces()) + len(NLLB_TAGS) + 1
+    size = len(SPECIAL_NAMES) + len(spm_pieces()) + len(NLLB_TAGS) + 1
     model = Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES)
     write_m2m100(folder, model, sentencepiece_model=spm_model(model_type), size=size)
 
@@ -96,7 +96,7 @@ def nllb_directory(folder: Path, model_type: str = "unigram") -> None:
 def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:
     """Write a directory in the format of the released MITRE, as far as it is known."""
     folder.mkdir(parents=True)
-    tokens = [*SPECIALS, *spm_pieces()]
+    tokens = [*SPECIAL_NAMES, *spm_pieces()]
     size = len(tokens) + 24
     model = Model(layout="register", stage_layers=(2,), **SIZES)
     tensors = {
@@ -210,7 +210,7 @@ def fairseq_settings(kind: str) -> dict[str, Any]:
 
 def fairseq_checkpoint(folder: Path, kind: str) -> dict:
     """Write `checkpoint.pt` and the vocabulary files; return the state."""
-    size = len(SPECIALS) + len(spm_pieces()) + len(LANGUAGES)
+    size = len(SPECIAL_NAMES) + len(spm_pieces()) + len(LANGUAGES)
     tensors = random_tensors(FAIRSEQ_MODELS[kind], FAIRSEQ, size)
     versions = {f"{side}.version": np.array([3], np.float32) for side in ("encoder", "decoder")}
     settings = argparse.Namespace(**fairseq_settings(kind))

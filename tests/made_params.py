@@ -11,8 +11,8 @@ import numpy as np
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interop.names import FAIRSEQ, entries, read_params
-from mnmt_jax.interop.token_table import SPECIALS
+from mnmt_jax.interop.names import FAIRSEQ, parameter_entries, read_params
+from mnmt_jax.interop.token_table import SPECIAL_IDS
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.new_run import write_run
@@ -27,7 +27,7 @@ from tests.unit import made_text
 def plain_rows(size: int) -> np.ndarray:
     """Return fairseq's id of each of our ids, [size]; only the order of specials differs."""
     rows = np.arange(size)
-    rows[: len(SPECIALS)] = SPECIALS
+    rows[: len(SPECIAL_IDS)] = SPECIAL_IDS
     return rows
 
 
@@ -62,7 +62,7 @@ def random_params(model: Model, size: int, seed: int = 0) -> dict:
     layout = get_layout(model.layout, model.stage_layers)
     tensors = random_tensors(model, FAIRSEQ, size, seed)
     lazy = {name: LazyArray.of(value) for name, value in tensors.items()}
-    return read_params(lazy, entries(model, layout, FAIRSEQ, plain_rows(size)))
+    return read_params(lazy, parameter_entries(model, layout, FAIRSEQ, plain_rows(size)))
 
 
 def write_random_run(

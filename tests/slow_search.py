@@ -18,6 +18,17 @@ Hypothesis = tuple[float, list[int]]
 SlowTerm = tuple[Sequence[Sequence[int]], int]  # alternatives, and how often one is required
 
 
+def without_token(log_probs: LogProbs, token: int) -> LogProbs:
+    """Return `log_probs` without the probability of a token."""
+
+    def masked(tokens: Sequence[int]) -> np.ndarray:
+        values = np.array(log_probs(tokens))
+        values[token] = -np.inf
+        return values
+
+    return masked
+
+
 def slow_beam_search(
     log_probs: LogProbs, *, beam: int, max_length: int, length_penalty: float = 1.0
 ) -> list[Hypothesis]:

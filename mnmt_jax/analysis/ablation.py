@@ -22,7 +22,7 @@ from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.result_tables import group_mean
-from mnmt_jax.evaluation.translations import read_translations
+from mnmt_jax.evaluation.translations import TRANSLATIONS, read_translations
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.language_codes import Direction
 
@@ -183,7 +183,7 @@ def _outputs(
 ) -> list[str]:
     """Return the translations of a direction that an evaluation wrote."""
     provenance, texts = model.provenance([direction]), benchmark.texts(direction)
-    outputs = read_translations(folder / "translations", provenance, direction, texts)
+    outputs = read_translations(folder / TRANSLATIONS, provenance, direction, texts)
     return [output.text for output in outputs]
 
 

@@ -134,7 +134,8 @@ def _svcca_summary(facts: JsonObject) -> str:
 
 
 def _range(values: Iterable[int]) -> str:
-    low, *_, high = sorted([*(numbers := list(values)), *numbers])
+    numbers = list(values)
+    low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from mnmt_jax.vocabulary.normalization import SPACE_MARK
 from mnmt_jax.vocabulary.special_ids import EOS_ID, UNK_ID
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 PUNCTUATION, NUMBER, CAPITAL = "punctuation", "number", "capital"
 TAG, EOS, UNKNOWN = "tag", "eos", "unknown"
-_SPACE = "\u2581"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")  # SentencePiece's name of a byte
 # First word of a character's Unicode name -> its script; None: used in several scripts.
 _SCRIPTS = {
@@ -45,7 +45,7 @@ def piece_classes(piece: str) -> frozenset[str]:
     """
     if _BYTE.fullmatch(piece):
         return frozenset()
-    text = piece.replace(_SPACE, "")
+    text = piece.replace(SPACE_MARK, "")
     if not text:
         return frozenset()
     categories = [unicodedata.category(character) for character in text]

@@ -305,11 +305,11 @@ def directions_of(
     Raises:
         UserError: if a listed direction has no sentences, or a word selects none.
     """
-    from mnmt_jax.evaluation.benchmark import WHICH, choose_directions
+    from mnmt_jax.evaluation.benchmark import SUBSETS, choose_directions
 
-    if text is None or text in WHICH:
+    if text is None or text in SUBSETS:
         return choose_directions(benchmark.directions, text or "all", trained)
-    directions = parse_directions(text, benchmark_codes(benchmark), _other_words(WHICH))
+    directions = parse_directions(text, benchmark_codes(benchmark), _other_words(SUBSETS))
     if missing := [pair for pair in directions if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {benchmark.split} sentences "
@@ -324,10 +324,10 @@ def check_directions(text: str | None) -> None:
     Raises:
         UserError: if it is neither a known word nor a list.
     """
-    from mnmt_jax.evaluation.benchmark import WHICH
+    from mnmt_jax.evaluation.benchmark import SUBSETS
 
-    if text is not None and text not in WHICH:
-        check_direction_items(text, _other_words(WHICH))
+    if text is not None and text not in SUBSETS:
+        check_direction_items(text, _other_words(SUBSETS))
 
 
 def _other_words(which: Sequence[str]) -> str:

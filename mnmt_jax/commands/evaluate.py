@@ -334,8 +334,8 @@ def _listed(benchmark: Benchmark, subset: str) -> tuple[Benchmark, str]:
     Raises:
         UserError: if the task lacks a listed direction.
     """
-    from mnmt_jax.evaluation.benchmark import WHICH
+    from mnmt_jax.evaluation.benchmark import SUBSETS
 
-    if subset in WHICH:
+    if subset in SUBSETS:
         return benchmark, subset
-    return restrict(benchmark, subset, f"; or write {', '.join(WHICH)}"), "all"
+    return restrict(benchmark, subset, f"; or write {', '.join(SUBSETS)}"), "all"

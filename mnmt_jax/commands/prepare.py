@@ -24,7 +24,7 @@ from mnmt_jax.errors import UserError, docs_page, pluralize, warn
 from mnmt_jax.runtime.processors import count_processors
 
 if TYPE_CHECKING:
-    from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
+    from mnmt_jax.data.preparation.passes import Output
     from mnmt_jax.data.preparation.recipes import Recipe
     from mnmt_jax.data.preparation.runners import Runner
 
@@ -141,7 +141,7 @@ def main() -> None:
         warn_without_validation(TokenCache.open(output))
 
 
-def _output(flags: argparse.Namespace, recipe: Recipe) -> tuple[CacheOutput | TextOutput, Path]:
+def _output(flags: argparse.Namespace, recipe: Recipe) -> tuple[Output, Path]:
     """Return what to write, and where.
 
     Raises:

@@ -3,7 +3,7 @@
 A collective inside a loop is executed in each iteration: its bytes are multiplied by the trip
 count, which the compiler states or the loop's condition shows. A loop with a dynamic condition,
 such as a search, has no trip count and counts once. Every branch of a conditional is counted, as if
-all of them were executed. libtpu may spread an exchange over several fusions to overlap it with
+all of them were executed. libtpu may spread a collective over several fusions to overlap it with
 them; it is then written in each of them and is counted once.
 """
 
@@ -39,7 +39,7 @@ _GROUPS = re.compile(
 _DEVICE_IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
 _MESH_AXIS = re.compile(r"('\w+')=(\d+)")
 _SPREAD = re.compile(r"channel_id=(?P<channel>\d+),.*\bchain_id=")
-# Between TPU slices libtpu sends arrays to the host's runtime, which exchanges them.
+# Between TPU slices libtpu sends arrays to the host's runtime, which moves them.
 _BETWEEN_SLICES = re.compile(
     r"= \((?P<result>[^()]*\S*), u32\[\], token\[\]\) send\(.*"
     r'_xla_megascale_transfer_type="(?P<kind>\w+)"'
@@ -83,10 +83,10 @@ def find_collectives(
     first, *others = mesh_shape
     slice_shape = {first: mesh_shape[first] // slices} | {name: mesh_shape[name] for name in others}
     totals: dict[tuple[str, tuple[str, ...], bool], list[int]] = {}
-    for computation, line in _exchanges(program):
-        exchange = _between_slices(line, first) or _within_slice(line, slice_shape)
-        if exchange:
-            key, size = exchange
+    for computation, line in _collective_lines(program):
+        key_and_bytes = _between_slices(line, first) or _within_slice(line, slice_shape)
+        if key_and_bytes:
+            key, size = key_and_bytes
             times = trip_counts.get(computation, 1)
             total = totals.setdefault(key, [0, 0])
             total[0] += times
@@ -103,12 +103,12 @@ def find_collectives(
     )
 
 
-_Exchange = tuple[tuple[str, tuple[str, ...], bool], int]
+_KeyAndBytes = tuple[tuple[str, tuple[str, ...], bool], int]
 """Kind, axes and whether it is between slices; bytes."""
 
 
-def _exchanges(program: str) -> Iterator[tuple[str, str]]:
-    """Yield (name of the computation, line) of every exchange, once if it is spread over many."""
+def _collective_lines(program: str) -> Iterator[tuple[str, str]]:
+    """Yield (name of the computation, line) of every collective, once if it is spread over many."""
     seen_channels: set[str] = set()
     for computation, line in instructions(program):
         if not (_COLLECTIVE.search(line) or _BETWEEN_SLICES.search(line)):
@@ -121,21 +121,21 @@ def _exchanges(program: str) -> Iterator[tuple[str, str]]:
 
 
 def async_collective_fusions(program: str) -> dict[str, tuple[str, str, int]]:
-    """Return the exchange of each fused computation that carries a spread one on.
+    """Return the collective of each fused computation that carries a spread one on.
 
     Returns:
         By the name of the computation: channel, kind, and bytes of the result.
     """
-    exchanges = {}
+    collectives = {}
     for computation, line in instructions(program):
         if (match := _COLLECTIVE.search(line)) and (spread := _SPREAD.search(line)):
             size = _bytes(match["result"], match["kind"], started=False)
-            exchanges[computation] = spread["channel"], match["kind"], size
-    return exchanges
+            collectives[computation] = spread["channel"], match["kind"], size
+    return collectives
 
 
 def started(line: str) -> tuple[str, str, int] | None:
-    """Return name, kind and bytes of the result of a line that starts an exchange; else None."""
+    """Return name, kind and bytes of the result of a line that starts a collective; else None."""
     match = _COLLECTIVE.search(line)
     if not match or not match["start"]:
         return None
@@ -143,7 +143,7 @@ def started(line: str) -> tuple[str, str, int] | None:
     return name, match["kind"], _bytes(match["result"], match["kind"], started=True)
 
 
-def _between_slices(line: str, axis: str) -> _Exchange | None:
+def _between_slices(line: str, axis: str) -> _KeyAndBytes | None:
     match = _BETWEEN_SLICES.search(line)
     if not match:
         return None
@@ -151,8 +151,8 @@ def _between_slices(line: str, axis: str) -> _Exchange | None:
     return (kind, (axis,), True), _bytes(match["result"], kind, started=False)
 
 
-def _within_slice(line: str, mesh_shape: Mapping[str, int]) -> _Exchange | None:
-    """Return the exchange of a line; None if its group is a single device."""
+def _within_slice(line: str, mesh_shape: Mapping[str, int]) -> _KeyAndBytes | None:
+    """Return the collective of a line; None if its group is a single device."""
     match = _COLLECTIVE.search(line)
     assert match
     axes = _axes(_group(match["rest"], math.prod(mesh_shape.values())), mesh_shape)

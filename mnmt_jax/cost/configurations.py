@@ -100,21 +100,21 @@ is the same without the weights of the languages, `paper` the plain sum of equat
 """
 
 
-def model_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+def model_files() -> tuple[Path, ...]:
     """Return the model files of published models, which expect a vocabulary."""
-    files = sorted((folder / "models").glob("*.gin"))
+    files = sorted((GIN_CONFIGS / "models").glob("*.gin"))
     return tuple(path for path in files if load_config([str(path)]).model.vocab_size)
 
 
-def run_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+def run_files() -> tuple[Path, ...]:
     """Return the run files of published models, without our benchmarks and user text."""
-    files = sorted((folder / "runs").glob("*.gin"))
+    files = sorted((GIN_CONFIGS / "runs").glob("*.gin"))
     return tuple(path for path in files if not path.stem.startswith(("cldr", "own", "libreoffice")))
 
 
-def contrastive_files(folder: Path = GIN_CONFIGS) -> tuple[Path, ...]:
+def contrastive_files() -> tuple[Path, ...]:
     """List the files that add the contrastive term after a layer, by layer."""
-    files = (folder / "runs" / "settings").glob("instructcl_*.gin")
+    files = (GIN_CONFIGS / "runs" / "settings").glob("instructcl_*.gin")
     return tuple(sorted(files, key=lambda path: instructcl(path).layer))
 
 

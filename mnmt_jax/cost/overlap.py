@@ -1,9 +1,9 @@
-"""Overlap of exchanges with other work, read from the schedule of a compiled program.
+"""Overlap of collectives with other work, read from the schedule of a compiled program.
 
-A scheduled program lists its instructions in the order of execution. An asynchronous exchange has a
-start and an end, and other instructions run between them: `all-gather-start` and `all-gather-done`,
-or in libtpu's programs a fusion that starts a collective and one that ends it. Other exchanges run
-alone.
+A scheduled program lists its instructions in the order of execution. An asynchronous collective has
+a start and an end, and other instructions run between them: `all-gather-start` and
+`all-gather-done`, or in libtpu's programs a fusion that starts a collective and one that ends it.
+Other collectives run alone.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _DONE = re.compile(r" [\w\-]+-done\(%?(?P<name>[\w.\-]+)\)")
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """Asynchronous exchanges of one kind.
+    """Asynchronous collectives of one kind.
 
     Attributes:
         kind: e.g. `all-gather`.
-        count: exchanges per step, loop iterations included.
+        count: collectives per step, loop iterations included.
         bytes: bytes of their results on one device, per step.
         cycles: estimated cycles of the instructions between the starts and the ends, per step; an
-            instruction counts for every exchange around it, a loop between them not at all. 0 if
-            the program states none.
+            instruction counts for every collective around it, a loop between them not at all. 0
+            if the program states none.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Overlap:
 
 
 def find_overlaps(program: str) -> tuple[Overlap, ...]:
-    """Return the asynchronous exchanges of a compiled program, by kind.
+    """Return the asynchronous collectives of a compiled program, by kind.
 
     Args:
         program: HLO text for one device, `compiled.as_text()`, which is scheduled.
@@ -58,8 +58,8 @@ def find_overlaps(program: str) -> tuple[Overlap, ...]:
     for computation, line in instructions(program):
         now = elapsed.get(computation, 0)
         name, ends = "", False
-        if (fused := _FUSED.search(line)) and (exchange := spread.get(fused["name"])):
-            (name, *facts), ends = exchange, fused["end"] == "done"
+        if (fused := _FUSED.search(line)) and (collective := spread.get(fused["name"])):
+            (name, *facts), ends = collective, fused["end"] == "done"
             running.setdefault((computation, name), (*facts, now))
         elif start := started(line):
             name, *facts = start

@@ -28,7 +28,8 @@ from mnmt_jax.data.preparation.ngram_hashes import highest_ngram_count
 from mnmt_jax.decoding.text.placeholders import split_at_placeholders
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.vocabulary.language_codes import is_spaceless
-from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector
+from mnmt_jax.vocabulary.normalization import has_letters
 
 MIN_LETTERS = 12
 """Letters of a text from which on its detected language and copies count."""

@@ -19,10 +19,8 @@ from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.errors import UserError, docs_page
 
 SOURCE, REGISTER, TRIGGER, TARGET = "source", "register", "trigger", "target"
-LANGUAGES = (
-    "source_lang",
-    "target_lang",
-)  # arrays of a batch: language of each sentence pair in a row
+LANGUAGES = ("source_lang", "target_lang")
+"""Arrays of a batch: language of each sentence pair in a row."""
 
 _ROWS = (
     # Plain decoder-only, lower triangle over source and target (Gao et al. 2022; TDO paper, App.

@@ -54,9 +54,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "kv": (),
     "rank": (),
     "vocab": ("tensor",),
-    "slot": (
-        "fsdp",
-    ),  # of per-language parameters; `shard_map_slots` sends positions to their devices
+    # Of per-language parameters; `shard_map_slots` sends positions to their devices.
+    "slot": ("fsdp",),
 }
 
 

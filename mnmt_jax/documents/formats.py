@@ -33,7 +33,7 @@ FORMATS: Mapping[str, Read] = {
 """Readers by the end of the name."""
 
 FOR_TRANSLATORS = (".po", ".xliff", ".xlf", ".tmx")
-"""Those of files that may have translations."""
+"""Endings of formats that can hold translations."""
 
 
 def read_document(data: bytes, name: str, options: DocumentOptions) -> Document:

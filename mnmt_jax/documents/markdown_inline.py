@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mnmt_jax.decoding.text.markup_tokens import MarkupReader
 from mnmt_jax.documents.passages import MAX_DEPTH
 from mnmt_jax.errors import UserError, install_remedy
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.normalization import has_letters
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -31,9 +31,8 @@ _RULES = {  # function of markdown_it.rules_inline by name of the rule
     "entity": "entity",
 }
 _ATOMS = ("image", "autolink")
-_FOOTNOTE = re.compile(
-    r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))"
-)  # but no link with an address or label
+# But no link with an address or label.
+_FOOTNOTE = re.compile(r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))")
 _Tokenize = Callable[["StateBlock", int, int], None]
 _PAIRS = ("emphasis", "strikethrough")
 _HTML = MarkupReader("html")

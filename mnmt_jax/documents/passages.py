@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from mnmt_jax.decoding.text.word_units import joins_words
 from mnmt_jax.documents.segments import Segment
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.normalization import has_letters
 
 MAX_DEPTH = 32
 """Levels of spans in a paragraph; deeper ones are read as atoms."""

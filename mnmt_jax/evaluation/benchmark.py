@@ -20,7 +20,7 @@ from mnmt_jax.vocabulary.language_detectors import LanguageDetector, make_lid176
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, find_english
 
 SPLIT = "test"
-WHICH = ("all", "supervised", "zero_shot")
+SUBSETS = ("all", "supervised", "zero_shot")
 UNKNOWN_TRAINING = (
     "the run does not record its training directions (it has no tasks.json: it was imported, or "
     "made by an older version, whose training command writes the file if it is run once more), so "
@@ -267,7 +267,7 @@ def choose_directions(
 
     Args:
         directions: the available directions.
-        subset: one of `WHICH`.
+        subset: one of `SUBSETS`.
         supervised: directions that the model was trained on; None if unknown.
         unknown_training: why they are unknown.
 
@@ -275,8 +275,8 @@ def choose_directions(
         UserError: if `subset` is invalid, if it needs `supervised` and that is unknown, or if no
             direction is left.
     """
-    if subset not in WHICH:
-        raise UserError(f"--directions={subset} must be one of {', '.join(WHICH)}")
+    if subset not in SUBSETS:
+        raise UserError(f"--directions={subset} must be one of {', '.join(SUBSETS)}")
     if subset == "all":
         return tuple(directions)
     if supervised is None:

@@ -33,6 +33,7 @@ from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.quality_flags import quality_table
 from mnmt_jax.evaluation.report import is_report, write_report
 from mnmt_jax.evaluation.result import (
+    SCORES_FILE,
     DirectionResult,
     RunResult,
     is_result,
@@ -58,6 +59,7 @@ from mnmt_jax.evaluation.significance import (
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import (
     HYPOTHESES,
+    TRANSLATIONS,
     TranslationStore,
     check_translations,
     read_translations,
@@ -79,11 +81,11 @@ def check_folder(output: str | Path) -> None:
     refuse_bucket(output)
     folder = Path(output)
     check_writable(folder)
-    check_replaced(folder / "scores.json", is_result)
+    check_replaced(folder / SCORES_FILE, is_result)
     check_replaced(folder / "table.md", is_result_page)
     check_replaced(folder / "report.html", is_report)
     check_statistics(folder)
-    check_translations(folder / "translations")
+    check_translations(folder / TRANSLATIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +236,7 @@ def score(
     has_several_targets = len({target for _, target in directions}) > 1  # else nothing to compare
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
-        outputs = read_translations(folder / "translations", provenance, direction, texts)
+        outputs = read_translations(folder / TRANSLATIONS, provenance, direction, texts)
         scored_direction = score_direction(
             direction,
             texts,
@@ -265,7 +267,7 @@ def score(
         paper_averages = optional_metrics.paper(result.directions)
         result = dataclasses.replace(result, signatures=signatures, paper=paper_averages)
     write_statistics(folder, statistics)
-    write_result(result, folder / "scores.json")
+    write_result(result, folder / SCORES_FILE)
     return result
 
 
@@ -341,7 +343,7 @@ def _prepare(
             optional=settings,
             supervised=model.supervised,
         )
-    store = TranslationStore(folder / "translations", provenance)
+    store = TranslationStore(folder / TRANSLATIONS, provenance)
     if store.stale:
         say(f"{folder}: translations by another model or search are replaced")
     return directions, store

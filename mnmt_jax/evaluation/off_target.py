@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters, make_lid176
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector, make_lid176
+from mnmt_jax.vocabulary.normalization import has_letters
 
 _GRAM_SIZES = (2, 3)
 _GRAM_CACHE_SIZE = 1 << 15  # number of cached n-gram tables, a few kilobytes each

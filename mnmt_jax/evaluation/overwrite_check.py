@@ -12,9 +12,10 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.neural_metrics import differing_models
 from mnmt_jax.evaluation.outside_hypotheses import describe_checksum
-from mnmt_jax.evaluation.result import OPTIONAL_METRICS
+from mnmt_jax.evaluation.result import OPTIONAL_METRICS, SCORES_FILE
 from mnmt_jax.evaluation.translations import (
     HYPOTHESES,
+    TRANSLATIONS,
     changed_provenance,
     describe_changed_sentences,
     has_translations,
@@ -54,19 +55,17 @@ def check_overwrite(
     Raises:
         UserError: if results or translations would be lost or changed.
     """
-    scores, contents = folder / "scores.json", "translations made"
-    changes = changed_provenance(folder / "translations", provenance)
+    scores, contents = folder / SCORES_FILE, "translations made"
+    changes = changed_provenance(folder / TRANSLATIONS, provenance)
     if scores.is_file() and scores.stat().st_size:
         contents = "a finished evaluation"
         finished = read_object(scores, remedy="replace it with --overwrite")
-        if not has_translations(folder / "translations"):
+        if not has_translations(folder / TRANSLATIONS):
             changes += _changed_system(finished, provenance, system)
         changes += _changes(finished, benchmark, directions, optional, supervised)
     elif not changes:
         sentence_changes = (
-            describe_changed_sentences(
-                folder / "translations", direction, benchmark.texts(direction)
-            )
+            describe_changed_sentences(folder / TRANSLATIONS, direction, benchmark.texts(direction))
             for direction in directions
         )
         changes += _first_nonempty(sentence_changes)

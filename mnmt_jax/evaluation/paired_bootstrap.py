@@ -20,7 +20,7 @@ from sacrebleu.metrics.base import Metric
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statistics
 from mnmt_jax.evaluation.significance import SEED, direction_difference, limits_of_p
-from mnmt_jax.files.json_objects import parse_json
+from mnmt_jax.evaluation.translations import TRANSLATIONS, read_stored_texts
 from mnmt_jax.pages.markdown_tables import format_difference, markdown_table
 from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.languages import get_language
@@ -66,17 +66,21 @@ def paired_scores(
         samples: number of bootstrap resamples and of random exchanges.
 
     Raises:
-        UserError: if the sentences of a direction differ.
+        UserError: if the sentences of a direction differ, or translations are missing or damaged.
     """
     scores: list[PairedScore] = []
     for direction in sorted(directions):
-        systems = [_read(folder, direction) for folder in (first, second)]
-        if systems[0][1] != systems[1][1]:
+        systems = [
+            read_stored_texts(folder / TRANSLATIONS, direction) for folder in (first, second)
+        ]
+        references = systems[0].references
+        if systems[1].references != references:
             raise UserError(
                 f"{second}: the sentences of {'-'.join(direction)} are not those of {first}; "
                 "evaluate both with the same --limit"
             )
-        scores += _compare(direction, [system[0] for system in systems], systems[0][1], samples)
+        hypotheses = [texts.hypotheses for texts in systems]
+        scores += _compare(direction, hypotheses, references, samples)
     return scores
 
 
@@ -127,28 +131,11 @@ def _is_significant(score: PairedScore) -> bool:
     return score.p_randomization < _SIGNIFICANCE_LEVEL
 
 
-def _read(folder: Path, direction: Direction) -> tuple[list[str], list[str]]:
-    """Return the hypotheses and references of a direction.
-
-    Raises:
-        UserError: if the file is missing, or a line is not a record of an evaluation.
-    """
-    path = folder / "translations" / f"{'-'.join(direction)}.jsonl"
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; evaluate again")
-    hypotheses, references = [], []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            record = parse_json(line)
-            hypotheses.append(str(record["hypothesis"]))
-            references.append(str(record["reference"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}:{number}: not of 'mnmt evaluate'; evaluate again") from error
-    return hypotheses, references
-
-
 def _compare(
-    direction: Direction, hypotheses: Sequence[list[str]], references: list[str], samples: int
+    direction: Direction,
+    hypotheses: Sequence[Sequence[str]],
+    references: Sequence[str],
+    samples: int,
 ) -> Iterator[PairedScore]:
     name, tokenizer = "-".join(direction), get_language(direction[1]).sacrebleu_tokenizer
     metrics: dict[str, tuple[str, Metric]] = {"chrF++": ("chrf", CHRF(word_order=2))}

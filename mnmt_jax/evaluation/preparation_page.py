@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax import __version__
+from mnmt_jax.data.preparation.passes import REPORT_FILE
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, StepCounts, sum_groups
 from mnmt_jax.data.preparation.stages import UNENCODED, label_steps
@@ -26,7 +27,7 @@ from mnmt_jax.pages.html_page import (
 )
 from mnmt_jax.pages.markdown_tables import markdown_table
 
-PAGE, JSON = "preparation.html", "preparation.json"
+PAGE = "preparation.html"
 _MAX_EXAMPLE = 300  # characters
 _GENERATOR = generator_mark("mnmt prepare")
 
@@ -39,7 +40,7 @@ def write_page(folder: Path, recipe: Recipe, counts: Sequence[GroupCounts]) -> N
         "steps": [f"{label} ({step.settings()})" for label, step in label_steps(recipe.steps)],
         "text": [_group_facts(item) for item in counts],
     }
-    write_text(folder / JSON, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
+    write_text(folder / REPORT_FILE, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
     write_text(folder / PAGE, preparation_page(recipe, counts))
 
 

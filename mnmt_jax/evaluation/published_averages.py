@@ -17,17 +17,15 @@ Values = Mapping[Direction, float]
 Table = dict[str, Average]
 
 
-def mitre_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
+def mitre_table(values: Values) -> Table:
     """Average as in MITRE's tables: per group as source and as target, and over all directions.
 
     Args:
         values: the metric by direction.
-        measured_languages: ignored; the metric is computed for all languages.
 
     Source: registers.md 7.7 (Tables 3, 12, 13). English is a group; directions within a group
         count; zeros count.
     """
-    del measured_languages
     groups = {"English": ("en",), **MITRE_GROUPS}
     table = {}
     for name, codes in groups.items():
@@ -76,36 +74,33 @@ def english_table(values: Values, measured_languages: Collection[str] | None = N
     }
 
 
-def ted30_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
+def ted30_table(values: Values) -> Table:
     """Average as in Graformer's tables: from English and to English, 30 directions each.
 
     Args:
         values: the metric by direction.
-        measured_languages: ignored; the metric is computed for all languages.
 
     Source: the captions of its Tables 1 and 2; confirmed by the means of the printed values.
     """
-    del measured_languages
     return {
         "en →": _mean(v for (source, _), v in values.items() if source == "en"),
         "→ en": _mean(v for (_, target), v in values.items() if target == "en"),
     }
 
 
-def iwslt17_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
+def iwslt17_table(values: Values) -> Table:
     """Average as in the language-specific layers paper's tables: from, to and without English.
 
     Args:
         values: the metric by direction.
-        measured_languages: ignored; the metric is computed for all languages.
 
     Source: the captions of its Tables 2 and 3. Zeros count.
     """
     zero = _mean(v for pair, v in values.items() if "en" not in pair)
-    return {**ted30_table(values, measured_languages), "zero": zero}
+    return {**ted30_table(values), "zero": zero}
 
 
-TABLES: Mapping[str, Callable[[Values, Collection[str] | None], Table]] = MappingProxyType(
+TABLES: Mapping[str, Callable[..., Table]] = MappingProxyType(
     {
         "mitre": mitre_table,
         "ec40": ec40_table,
@@ -115,7 +110,10 @@ TABLES: Mapping[str, Callable[[Values, Collection[str] | None], Table]] = Mappin
         "iwslt17": iwslt17_table,
     }
 )
-"""Function that computes the averages of a paper's tables, by procedure."""
+"""Function that computes the averages of a paper's tables from `values`, by procedure.
+
+Those with `measured_languages` take metrics that were not computed for all languages.
+"""
 
 
 def _tier_cell(

@@ -15,6 +15,7 @@ Not reproduced: fairseq's `spm_encode.py` drops empty lines, which misaligns the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ from mnmt_jax.vocabulary.languages import (
     TED19_LANGUAGES,
     get_language,
 )
+from mnmt_jax.vocabulary.normalization import SPACE_MARK
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _UNKNOWN_MARK = re.compile(" ?\u2047 ?")  # how SentencePiece writes <unk>
@@ -117,7 +119,11 @@ class Procedure:
             values: the metric by direction, in codes of any form.
         """
         canonical = {_canonical(direction): value for direction, value in values.items()}
-        table = TABLES[self.name](canonical, self.measured_languages.get(metric))
+        average_table = TABLES[self.name]
+        if metric in self.measured_languages:
+            languages = self.measured_languages[metric]
+            average_table = functools.partial(average_table, measured_languages=languages)
+        table = average_table(canonical)
         return {label: dataclasses.asdict(average) for label, average in table.items()}
 
 
@@ -323,7 +329,7 @@ class PaperScorer:
         unknown = self._vocabulary.unk_id
         pieces = self._vocabulary.named_pieces
         joined = "".join("<<unk>>" if i == unknown else pieces[i - unknown - 1] for i in ids)
-        return joined.replace(" ", "").replace("\u2581", " ").strip()
+        return joined.replace(" ", "").replace(SPACE_MARK, " ").strip()
 
     def _detokenize(self, text: str, code: str) -> str:
         if self._moses is None or not self.procedure.detokenize:

@@ -23,6 +23,8 @@ TestSentence = tuple[Direction, int, str, str]
 """Direction, number in the test set, source and reference of a sentence."""
 
 FORMAT = 1
+SCORES_FILE = "scores.json"
+"""Name of the file that `write_result` writes into the folder of an evaluation."""
 
 Curve = tuple[tuple[float, float], ...]
 """Points (step, value) of a training curve."""
@@ -45,36 +47,38 @@ class Metric:
     explanation: str
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("bleu", "BLEU", True, "sacreBLEU with the target language's tokenizer."),
-    Metric("chrf", "chrF++", True, "Character 6-grams and word bigrams."),
-    Metric("exact_match", "Exact", True, "Percent of outputs equal to the reference."),
-    Metric(
-        "off_target_nearest",
-        "Off-target",
-        False,
-        "Percent of outputs nearer to the sentence's rendering in another language.",
-    ),
-    Metric(
-        "off_target_lid",
-        "Off-target (lid.176)",
-        False,
-        "Percent of outputs that fastText's lid.176 takes for another language; on short phrases "
-        "it errs, see its rate on the references.",
-    ),
-    Metric("spbleu", "spBLEU", True, "BLEU over the pieces of Flores-200's SentencePiece model."),
-    Metric("comet", "COMET", True, "A neural metric that reads source, output and reference."),
-    Metric("xcomet", "xCOMET", True, "COMET with error spans; it reads source and reference."),
-    Metric("kiwi", "CometKiwi", True, "COMET without reference."),
-    Metric("metricx", "MetricX", False, "MetricX-24's error score, from 0 to 25."),
-    Metric("bert_score", "BERTScore", True, "F of contextual embeddings' similarity."),
+BLEU = Metric("bleu", "BLEU", True, "sacreBLEU with the target language's tokenizer.")
+CHRF = Metric("chrf", "chrF++", True, "Character 6-grams and word bigrams.")
+EXACT_MATCH = Metric("exact_match", "Exact", True, "Percent of outputs equal to the reference.")
+NEAREST = Metric(
+    "off_target_nearest",
+    "Off-target",
+    False,
+    "Percent of outputs nearer to the sentence's rendering in another language.",
 )
-STANDARD_METRICS = METRICS[:5]
+LID = Metric(
+    "off_target_lid",
+    "Off-target (lid.176)",
+    False,
+    "Percent of outputs that fastText's lid.176 takes for another language; on short phrases "
+    "it errs, see its rate on the references.",
+)
+SPBLEU = Metric(
+    "spbleu", "spBLEU", True, "BLEU over the pieces of Flores-200's SentencePiece model."
+)
+COMET = Metric("comet", "COMET", True, "A neural metric that reads source, output and reference.")
+XCOMET = Metric("xcomet", "xCOMET", True, "COMET with error spans; it reads source and reference.")
+KIWI = Metric("kiwi", "CometKiwi", True, "COMET without reference.")
+METRICX = Metric("metricx", "MetricX", False, "MetricX-24's error score, from 0 to 25.")
+BERT_SCORE = Metric("bert_score", "BERTScore", True, "F of contextual embeddings' similarity.")
+
+STANDARD_METRICS = (BLEU, CHRF, EXACT_MATCH, NEAREST, LID)
 """Metrics that every evaluation has; the others are optional."""
-OPTIONAL_METRICS = (*METRICS[6:], METRICS[5])
+_NEURAL_METRICS = (COMET, XCOMET, KIWI, METRICX, BERT_SCORE)
+OPTIONAL_METRICS = (*_NEURAL_METRICS, SPBLEU)
 """The others, in the order of tables: neural metrics, then spBLEU."""
-_LID = METRICS[4]
-_OFF_TARGET = ("off_target_nearest", "off_target_lid", "off_target_second", "off_target_both")
+METRICS = (*STANDARD_METRICS, SPBLEU, *_NEURAL_METRICS)
+_OFF_TARGET = (NEAREST.key, LID.key, "off_target_second", "off_target_both")
 
 
 @dataclass(frozen=True)
@@ -328,14 +332,14 @@ class RunResult:
             for metric in OPTIONAL_METRICS
             if any(value is not None for value in self.values(metric.key).values())
         }
-        standard = titled_metrics([self])[: len(STANDARD_METRICS)]
+        standard = titled_metrics([self], STANDARD_METRICS)
         return (*(item for item in OPTIONAL_METRICS if item.key in present), *standard)
 
     @property
     def off_target(self) -> Metric:
         """The main off-target metric: by nearest rendering if that was computed."""
         present = any(item.off_target_nearest is not None for item in self.directions)
-        return METRICS[3] if present else titled_metrics([self])[4]
+        return titled_metrics([self], [NEAREST if present else LID])[0]
 
 
 def is_undefined(key: str, items: Iterable[DirectionResult]) -> bool:
@@ -350,15 +354,22 @@ def is_undefined(key: str, items: Iterable[DirectionResult]) -> bool:
     return key in _OFF_TARGET and not any(item.has_language for item in items)
 
 
-def titled_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
-    """Return all metrics, with the evaluations' language detectors in title and explanation."""
+def titled_metrics(
+    results: Sequence[RunResult], metrics: Sequence[Metric] = METRICS
+) -> tuple[Metric, ...]:
+    """Return metrics with the evaluations' language detectors in title and explanation.
+
+    Args:
+        results: evaluations.
+        metrics: some of `METRICS`.
+    """
     names = name_detectors(result.detector for result in results)
     if names == LID176:
-        return METRICS
-    title = _LID.title.replace(LID176, names)
-    explanation = _LID.explanation.replace("fastText's lid.176", names)
-    lid_metric = dataclasses.replace(_LID, title=title, explanation=explanation)
-    return tuple(lid_metric if metric is _LID else metric for metric in METRICS)
+        return tuple(metrics)
+    title = LID.title.replace(LID176, names)
+    explanation = LID.explanation.replace("fastText's lid.176", names)
+    lid_metric = dataclasses.replace(LID, title=title, explanation=explanation)
+    return tuple(lid_metric if metric is LID else metric for metric in metrics)
 
 
 def name_detectors(signatures: Iterable[str], *, among: Sequence[RunResult] = ()) -> str:
@@ -404,7 +415,7 @@ def read_result(path: str | Path) -> RunResult:
         UserError: if the file is missing, damaged or has another format.
     """
     path = Path(path)
-    path = path / "scores.json" if path.is_dir() else path
+    path = path / SCORES_FILE if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"{path}: no such file; run 'mnmt evaluate'")
     remedy = "run 'mnmt evaluate' again"

@@ -18,7 +18,12 @@ from mnmt_jax.evaluation.comparison import (
 )
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.result import (
+    BLEU,
+    CHRF,
+    EXACT_MATCH,
+    LID,
     METRICS,
+    NEAREST,
     OPTIONAL_METRICS,
     Metric,
     RunResult,
@@ -40,7 +45,7 @@ from mnmt_jax.pages.markdown_tables import (
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.significance import SentenceSignificance
 
-_QUALITY_METRICS = METRICS[:3]
+_QUALITY_METRICS = (BLEU, CHRF, EXACT_MATCH)
 _METHODS_HEADING = "## Computed as"
 _PAPER_TITLES = {metric.key: metric.title for metric in METRICS} | {"off_target": "Off-target"}
 
@@ -56,14 +61,15 @@ def leading_metrics(results: Sequence[RunResult], names: Sequence[str] = ()) -> 
     Raises:
         UserError: if a name is unknown, or no evaluation has the metric.
     """
-    titled = titled_metrics(results)
     if names:
+        titled = titled_metrics(results)
         return tuple(_metric(name, titled, results) for name in names)
     optional = [
         metric for metric in OPTIONAL_METRICS if all(_has(result, metric) for result in results)
     ]
-    nearest = all(result.off_target.key == "off_target_nearest" for result in results)
-    return (*optional, *_QUALITY_METRICS, METRICS[3] if nearest else titled[4])
+    nearest = all(result.off_target == NEAREST for result in results)
+    off_target = titled_metrics(results, [NEAREST if nearest else LID])
+    return (*optional, *_QUALITY_METRICS, *off_target)
 
 
 def _metric(name: str, metrics: Sequence[Metric], results: Sequence[RunResult]) -> Metric:

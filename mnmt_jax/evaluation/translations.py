@@ -22,7 +22,10 @@ from mnmt_jax.vocabulary.language_codes import Direction
 DOCUMENTS, HYPOTHESES = "documents", "hypotheses"
 BY_DIRECTION = (DOCUMENTS, HYPOTHESES)
 """Keys of a provenance whose values have an item for each direction, such as `de-fr`."""
-_PROVENANCE_FILE = "made_by.json"
+TRANSLATIONS = "translations"
+"""Folder of the translations, in that of an evaluation."""
+PROVENANCE_FILE = "made_by.json"
+"""File of the provenance, in the folder of the translations."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def check_translations(folder: Path) -> None:
     Raises:
         UserError: if it holds other `.jsonl` files or another `made_by.json`.
     """
-    provenance_file = folder / _PROVENANCE_FILE
+    provenance_file = folder / PROVENANCE_FILE
     check_replaced(provenance_file, _is_provenance)
     if not provenance_file.is_file() and (files := sorted(folder.glob("*.jsonl"))):
         raise UserError(
@@ -90,13 +93,13 @@ def changed_provenance(folder: Path, provenance: Mapping[str, Any]) -> list[str]
     """
     if not has_translations(folder):
         return []
-    stored = parse_json((folder / _PROVENANCE_FILE).read_bytes(), finite=False)
+    stored = parse_json((folder / PROVENANCE_FILE).read_bytes(), finite=False)
     return _differences(stored, provenance)
 
 
 def has_translations(folder: Path) -> bool:
     """Return whether a folder that passed `check_translations` has translations of known origin."""
-    file = folder / _PROVENANCE_FILE
+    file = folder / PROVENANCE_FILE
     return file.is_file() and file.stat().st_size > 0 and any(folder.glob("*.jsonl"))
 
 
@@ -135,7 +138,7 @@ class TranslationStore:
     def __init__(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
         self._folder, self._provenance = folder, provenance
-        provenance_file = folder / _PROVENANCE_FILE
+        provenance_file = folder / PROVENANCE_FILE
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):  # the first of several processes removes stale files
             is_same = _has_provenance(folder, provenance)
@@ -222,10 +225,7 @@ def read_stored_texts(folder: Path, direction: Direction) -> StoredTexts:
     Raises:
         UserError: if the file is missing or damaged.
     """
-    path = _path(folder, direction)
-    rows = _rows(path)
-    if rows is None:
-        raise UserError(f"{path}: is missing or damaged; run 'mnmt evaluate' again")
+    rows = _read_rows(_path(folder, direction))
     return StoredTexts(
         tuple(source for (source, _), _ in rows),
         tuple(output.text for _, output in rows),
@@ -260,7 +260,7 @@ def _provenance_text(provenance: Mapping[str, Any]) -> str:
 
 def _read_provenance(folder: Path) -> dict[str, Any] | None:
     """Read `made_by.json`; None if it is missing or damaged."""
-    path = folder / _PROVENANCE_FILE
+    path = folder / PROVENANCE_FILE
     try:
         value = parse_json(path.read_bytes(), finite=False) if path.is_file() else None
     except ValueError:
@@ -330,21 +330,40 @@ def _pairs(texts: TestSet) -> list[tuple[str, str]]:
 def _rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]] | None:
     """Return the sentence pairs of a file with their translations; None if missing or damaged."""
     try:
-        # Not splitlines(): JSON strings may contain line separators such as U+2028 unescaped.
-        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        rows = [parse_json(line) for line in lines]
-        return [
-            (
-                (row["source"], row["reference"]),
-                TranslatedSentence(
-                    row["hypothesis"],
-                    row.get("truncated", False),
-                    row.get("pivot"),
-                    row.get("unknown_characters", ""),
-                    row.get("without_context", False),
-                ),
-            )
-            for row in rows
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _read_rows(path)
+    except (OSError, UserError):
         return None
+
+
+def _read_rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]]:
+    """Return the sentence pairs of a file with their translations.
+
+    Raises:
+        UserError: if the file is missing, or a line is not of an evaluation.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; run 'mnmt evaluate' again")
+    rows = []
+    # Not splitlines(): JSON strings may contain line separators such as U+2028 unescaped.
+    for number, line in enumerate(path.read_bytes().rstrip(b"\n").split(b"\n"), start=1):
+        try:
+            rows.append(_row(parse_json(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}:{number}: not of 'mnmt evaluate'; run 'mnmt evaluate' again"
+            ) from error
+    return rows
+
+
+def _row(row: Mapping[str, Any]) -> tuple[tuple[str, str], TranslatedSentence]:
+    source, hypothesis, reference = row["source"], row["hypothesis"], row["reference"]
+    if not all(isinstance(text, str) for text in (source, hypothesis, reference)):
+        raise TypeError("texts must be strings")
+    output = TranslatedSentence(
+        hypothesis,
+        row.get("truncated", False),
+        row.get("pivot"),
+        row.get("unknown_characters", ""),
+        row.get("without_context", False),
+    )
+    return (source, reference), output

@@ -227,7 +227,12 @@ def copy_files(
 
 
 def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield the files below a folder, except those in sub-folders with skipped names."""
+    """Yield the files below a folder.
+
+    Args:
+        folder: the folder.
+        skipped: names of its sub-folders to leave out; sub-folders of others are all read.
+    """
     for path in folder.iterdir() if folder.exists() else ():
         if path.name == folder.name and not path.exists():
             continue  # the folder's own placeholder object

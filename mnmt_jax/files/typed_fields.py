@@ -67,17 +67,15 @@ class TypedFields:
             raise self._wrong(name, value, f"an integer from {low} to {high}")
         return value
 
-    def number(
-        self, name: str, default: Any = _REQUIRED, *, low: float = 0.0, high: float = _LARGEST_FLOAT
-    ) -> float:
+    def number(self, name: str, default: Any = _REQUIRED, *, low: float = 0.0) -> float:
         """Return a finite number."""
         value = self._value(name, default)
         if isinstance(value, str) and len(value) < 32:
             with contextlib.suppress(ValueError):
                 value = float(value)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high or math.isnan(value):
-            raise self._wrong(name, value, f"a number from {low:g} to {high:g}")
+        if not is_number or not low <= value <= _LARGEST_FLOAT or math.isnan(value):
+            raise self._wrong(name, value, f"a number from {low:g} to {_LARGEST_FLOAT:g}")
         return float(value)
 
     def flag(self, name: str, default: Any = _REQUIRED) -> bool:
@@ -109,13 +107,13 @@ class TypedFields:
             raise self._wrong(name, value, "a list of texts")
         return tuple(value)
 
-    def integers(self, name: str, *, low: int = 0, high: int = 2**63 - 1) -> tuple[int, ...]:
-        """Return a list of integers."""
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Return a list of integers, 0 or more."""
         value = self._value(name, _REQUIRED)
         if not isinstance(value, list | tuple) or not all(
-            type(item) is int and low <= item <= high for item in value
+            type(item) is int and 0 <= item < 2**63 for item in value
         ):
-            raise self._wrong(name, value, f"a list of integers from {low}")
+            raise self._wrong(name, value, "a list of integers from 0")
         return tuple(value)
 
     def objects(self, name: str, default: Any = _REQUIRED) -> Sequence[TypedFields]:

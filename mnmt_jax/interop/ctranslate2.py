@@ -22,7 +22,7 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.foreign import CTRANSLATE2_LAYOUT, check_supported
-from mnmt_jax.interop.names import Dialect, entries, written_tensors
+from mnmt_jax.interop.names import Dialect, parameter_entries, written_tensors
 from mnmt_jax.interop.tags import tag_tokens
 from mnmt_jax.interop.token_table import rows_of_vocabulary, tokens_for_export
 from mnmt_jax.model.modules import sinusoid
@@ -66,7 +66,7 @@ def export_ctranslate2(
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
     tokens = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
     converter, specs = _import_ctranslate2()
-    table = entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
+    table = parameter_entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
     positions = max(_POSITIONS, *config.decode.buckets, config.decode.max_length + _PREFIX)
     spec = _build_spec(specs, model, dict(written_tensors(params, table)), positions)
     spec.register_source_vocabulary(tokens)
@@ -115,12 +115,10 @@ def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray], posi
 def _fill_layer(layer: Any, tensors: Mapping[str, LazyArray], name: str) -> None:
     for attribute, attention_name in _ATTENTIONS:
         if attention := getattr(layer, attribute, None):
-            is_self_attention = (
-                attribute == "self_attention"
-            )  # one matrix for queries, keys and values
+            # Self-attention has one matrix for queries, keys and values.
             projections = (
                 [["q_proj", "k_proj", "v_proj"]]
-                if is_self_attention
+                if attribute == "self_attention"
                 else [["q_proj"], ["k_proj", "v_proj"]]
             )
             for linear, projection_names in zip(

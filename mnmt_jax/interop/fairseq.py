@@ -36,9 +36,9 @@ from mnmt_jax.interop.language_models import (
     language_model_settings,
     layers_setting,
 )
-from mnmt_jax.interop.names import FAIRSEQ, entries, written_tensors
+from mnmt_jax.interop.names import FAIRSEQ, parameter_entries, written_tensors
 from mnmt_jax.interop.token_table import (
-    SPECIALS,
+    SPECIAL_NAMES,
     read_fairseq_table,
     rows_of_vocabulary,
     tokens_for_export,
@@ -145,7 +145,7 @@ def export_fairseq(
     tokens = tokens_for_export(vocabulary, tags, rows)
     arguments = _export_arguments(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
-    table = entries(config.model, layout, FAIRSEQ, rows)
+    table = parameter_entries(config.model, layout, FAIRSEQ, rows)
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, tensor in written_tensors(params, table):
         state[name] = dataclasses.replace(tensor, storage=tensor.storage or name)
@@ -156,7 +156,7 @@ def export_fairseq(
         arguments[NORMALIZATION_SETTING] = vocabulary.normalization
     data = {"args": argparse.Namespace(**arguments), "model": state, **_NO_TRAINING}
     write_torch(directory / "checkpoint.pt", data)
-    pieces = tokens[len(SPECIALS) : vocabulary.first_tag]
+    pieces = tokens[len(SPECIAL_NAMES) : vocabulary.first_tag]
     lines = "".join(f"{piece} 1\n" for piece in pieces)
     (directory / "dict.txt").write_text(lines, encoding="utf-8")
     codes = "".join(f"{code}\n" for code in vocabulary.languages)

@@ -27,7 +27,14 @@ from mnmt_jax.interop.foreign import (
     refuse_mismatches,
     width_mismatch,
 )
-from mnmt_jax.interop.names import M2M100, MITRE, Dialect, Tensors, entries, written_tensors
+from mnmt_jax.interop.names import (
+    M2M100,
+    MITRE,
+    Dialect,
+    Tensors,
+    parameter_entries,
+    written_tensors,
+)
 from mnmt_jax.interop.safetensors import (
     SHARD_BYTES,
     read_safetensors,
@@ -191,7 +198,7 @@ def export_huggingface(
     tokens = tokens_for_export(vocabulary, tags, rows)
     kind = _kind_for(config)
     layout = get_layout(config.model.layout, config.model.stage_layers)
-    table = entries(config.model, layout, kind.dialect, rows)
+    table = parameter_entries(config.model, layout, kind.dialect, rows)
     write_safetensors(directory, written_tensors(params, table), shard_bytes=shard_bytes)
     values = _values(config, kind) | {"vocab_size": vocabulary.size}
     if vocabulary.normalization != NONE:

@@ -19,7 +19,7 @@ from mnmt_jax.interop.fairseq import open_fairseq
 from mnmt_jax.interop.foreign import Foreign
 from mnmt_jax.interop.golden import open_golden
 from mnmt_jax.interop.huggingface import open_huggingface
-from mnmt_jax.interop.names import entries, read_params
+from mnmt_jax.interop.names import parameter_entries, read_params
 from mnmt_jax.interop.t5x_checkpoint import open_t5x
 from mnmt_jax.interop.token_table import rows_of_vocabulary
 from mnmt_jax.runs.new_run import write_run
@@ -105,7 +105,9 @@ def _convert(
         )
         model = dataclasses.replace(model, vocab_size=loaded_vocabulary.size)
         layout = get_layout(model.layout, model.stage_layers)
-        params = read_params(foreign.tensors, entries(model, layout, foreign.dialect, rows))
+        params = read_params(
+            foreign.tensors, parameter_entries(model, layout, foreign.dialect, rows)
+        )
     except UserError as error:
         raise UserError(f"{foreign.path}: {error}") from None
     config = Config(

@@ -23,13 +23,13 @@ from mnmt_jax.data.miniature_text import LINES, phrases
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.names import FAIRSEQ
 from mnmt_jax.interop.random_checkpoint import (
-    SPECIALS,
     random_tensors,
     write_fairseq,
     write_json,
     write_m2m100,
 )
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS
+from mnmt_jax.interop.token_table import SPECIAL_NAMES
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, TED19_LANGUAGES
 
@@ -111,7 +111,7 @@ def _piece_names(pieces: bytes) -> list[str]:
 
 
 def _size(languages: Sequence[str]) -> int:
-    return len(SPECIALS) + PIECES - _BEFORE_PIECES + len(languages)
+    return len(SPECIAL_NAMES) + PIECES - _BEFORE_PIECES + len(languages)
 
 
 def _write_nllb(folder: Path, model: Model, pieces: bytes) -> None:
@@ -122,7 +122,7 @@ def _write_nllb(folder: Path, model: Model, pieces: bytes) -> None:
 def _write_m2m100(folder: Path, model: Model, pieces: bytes) -> None:
     """Write the files of M2M-100, with a list of the ids of tokens."""
     write_m2m100(folder, model, sentencepiece_model=pieces, size=_size(M2M100_LANGUAGES))
-    tokens = [*SPECIALS, *_piece_names(pieces)]
+    tokens = [*SPECIAL_NAMES, *_piece_names(pieces)]
     write_json(folder / "vocab.json", {token: number for number, token in enumerate(tokens)})
     tags = [f"__{code}__" for code in M2M100_LANGUAGES]
     write_json(folder / "special_tokens_map.json", {"additional_special_tokens": tags})

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
@@ -26,7 +27,7 @@ from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.modules import FIRST_ROW
 from mnmt_jax.model.sublayers import make_plan
 
-Path = tuple[str, ...]
+ParamPath = tuple[str, ...]
 Change = Callable[[np.ndarray], np.ndarray]
 Tensors = Mapping[str, LazyArray]
 
@@ -86,7 +87,7 @@ class Entry:
         slot: index along our first axis, if we stack several stored tensors into one parameter.
     """
 
-    path: Path
+    path: ParamPath
     shape: tuple[int, ...]
     names: tuple[str, ...]
     export_names: tuple[str, ...]
@@ -96,7 +97,9 @@ class Entry:
     slot: int | None = None
 
 
-def entries(config: Model, layout: Layout, dialect: Dialect, rows: np.ndarray) -> list[Entry]:
+def parameter_entries(
+    config: Model, layout: Layout, dialect: Dialect, rows: np.ndarray
+) -> list[Entry]:
     """Return the name table of a model.
 
     Args:
@@ -113,7 +116,7 @@ def read_params(tensors: Tensors, table: list[Entry]) -> dict[str, Any]:
 
     Args:
         tensors: stored tensors by name.
-        table: from `entries`.
+        table: from `parameter_entries`.
 
     Returns:
         Our parameter tree of lazy float32 arrays.
@@ -130,19 +133,19 @@ def read_params(tensors: Tensors, table: list[Entry]) -> dict[str, Any]:
             f"the checkpoint does not fit the model ({stored:,} values stored, {expected:,} "
             f"expected); nothing was written. {len(problems)} problems:\n  " + "\n  ".join(problems)
         )
-    params: dict[str, Any] = {}
-    stacks: dict[Path, dict[int, LazyArray]] = {}
+    params: dict[ParamPath, LazyArray] = {}
+    stacks: dict[ParamPath, dict[int, LazyArray]] = {}
     for entry, names in zip(table, name_lists, strict=True):
         if not entry.path:
             continue
         parameter = _convert(tensors[names[0]], entry)
         if entry.slot is None:
-            put(params, entry.path, parameter)
+            params[entry.path] = parameter
         else:
             stacks.setdefault(entry.path, {})[entry.slot] = parameter
     for path, slots in stacks.items():
-        put(params, path, LazyArray.stacked([slots[number] for number in sorted(slots)]))
-    return params
+        params[path] = LazyArray.stacked([slots[number] for number in sorted(slots)])
+    return unflatten_dict(params)
 
 
 def written_tensors(
@@ -152,11 +155,12 @@ def written_tensors(
 
     Args:
         params: our parameter tree, of NumPy or lazy arrays.
-        table: from `entries`.
+        table: from `parameter_entries`.
     """
+    leaves = flatten_dict(params)
     for entry in table:
         if entry.path:
-            leaf = get(params, entry.path)
+            leaf = leaves[entry.path]
             lazy = leaf if isinstance(leaf, LazyArray) else LazyArray.of(np.asarray(leaf))
         else:
             lazy = LazyArray.of(np.zeros(entry.shape, np.float32))
@@ -166,20 +170,6 @@ def written_tensors(
         for name in entry.export_names:
             converted = lazy.then(entry.write, entry.other_shape, lazy.dtype)
             yield name, dataclasses.replace(converted, storage=storage)
-
-
-def put(tree: dict[str, Any], path: Path, leaf: Any) -> None:
-    """Set a leaf of a nested dictionary; create missing inner dictionaries."""
-    for key in path[:-1]:
-        tree = tree.setdefault(key, {})
-    tree[path[-1]] = leaf
-
-
-def get(tree: Mapping[str, Any], path: Path) -> Any:
-    """Return a leaf of a nested dictionary."""
-    for key in path:
-        tree = tree[key]
-    return tree
 
 
 def _convert(tensor: LazyArray, entry: Entry) -> LazyArray:
@@ -241,7 +231,7 @@ class Names:
     dialect: Dialect
 
     def entries(self, rows: np.ndarray) -> Iterator[Entry]:
-        """Yield all entries; `rows` as in the function `entries`.
+        """Yield all entries; `rows` as in `parameter_entries`.
 
         Raises:
             UserError: if a parameter has no name in the dialect.
@@ -338,14 +328,14 @@ class Names:
             (parameter,), shape, names, export_names, shape, lambda table: table[rows], write
         )
 
-    def _sublayer(self, sublayer: Sublayer, path: Path, prefix: str) -> Iterator[Entry]:
+    def _sublayer(self, sublayer: Sublayer, path: ParamPath, prefix: str) -> Iterator[Entry]:
         """Yield the entries of a sublayer and its norm; `path` and `prefix` precede their names."""
         yield from sublayer.kind.entries(self, (*path, sublayer.name), prefix)
         if sublayer.norm != "none":
             name = prefix + sublayer.kind.other_norm
             yield from self.norm((*path, f"{sublayer.name}_norm"), name)
 
-    def attention(self, path: Path, name: str) -> Iterator[Entry]:
+    def attention(self, path: ParamPath, name: str) -> Iterator[Entry]:
         """Yield the entries of an attention's projections.
 
         Args:
@@ -381,7 +371,7 @@ class Names:
         )
         yield self.vector((*path, "out", "bias"), f"{name}.out_proj.bias", embed)
 
-    def mlp(self, path: Path, names: tuple[str, str], hidden: int) -> Iterator[Entry]:
+    def mlp(self, path: ParamPath, names: tuple[str, str], hidden: int) -> Iterator[Entry]:
         """Yield the entries of the two layers of a feed-forward.
 
         Args:
@@ -399,7 +389,9 @@ class Names:
             )
             yield self.vector((*path, our_name, "bias"), f"{name}.bias", after)
 
-    def slots(self, path: Path, names: tuple[str, str], sizes: tuple[int, int]) -> Iterator[Entry]:
+    def slots(
+        self, path: ParamPath, names: tuple[str, str], sizes: tuple[int, int]
+    ) -> Iterator[Entry]:
         """Yield the entries of language branches, and of the centre's branch, which we do not have.
 
         Args:
@@ -426,18 +418,18 @@ class Names:
                     entry_path = entry.path if branch else ()
                     yield dataclasses.replace(entry, path=entry_path, slot=slot)
 
-    def norm(self, path: Path, name: str) -> Iterator[Entry]:
+    def norm(self, path: ParamPath, name: str) -> Iterator[Entry]:
         """Yield the entries of a norm; arguments as in `attention`."""
         yield self.vector((*path, "scale"), f"{name}.weight", self.config.embed)
         yield self.vector((*path, "bias"), f"{name}.bias", self.config.embed)
 
-    def vector(self, path: Path, name: str, size: int) -> Entry:
+    def vector(self, path: ParamPath, name: str, size: int) -> Entry:
         """Return the entry of a vector; arguments as in `attention`."""
         return self._entry(path, (size,), name, (size,), _identity, _identity)
 
     def _entry(
         self,
-        path: Path,
+        path: ParamPath,
         shape: tuple[int, ...],
         name: str,
         other_shape: tuple[int, ...],

@@ -14,12 +14,11 @@ import numpy as np
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interop.names import M2M100, Dialect, entries
+from mnmt_jax.interop.names import M2M100, Dialect, parameter_entries
 from mnmt_jax.interop.safetensors import SHARD_BYTES, write_safetensors
 from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.model.modules import FIRST_ROW
 
-SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 _SCALE = 0.3
 
 
@@ -37,7 +36,7 @@ def random_tensors(
     rng = np.random.default_rng(seed)
     layout = get_layout(model.layout, model.stage_layers)
     tensors: dict[str, np.ndarray] = {}
-    for entry in entries(model, layout, dialect, np.arange(size)):
+    for entry in parameter_entries(model, layout, dialect, np.arange(size)):
         value = rng.normal(0, _SCALE, entry.other_shape).astype(np.float32)
         # What we do not have computes nothing there, and comes back as zeros.
         unused = FIRST_ROW if "positions" in str(entry.path) else 0

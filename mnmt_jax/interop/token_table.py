@@ -21,8 +21,8 @@ from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 # fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
-SPECIALS = (1, 2, 3, 0)
-_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
+SPECIAL_IDS = (1, 2, 3, 0)
+SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>")
 _MODEL_SPECIALS = 3  # SentencePiece's <unk>, <s> and </s>
 _LANGUAGES = "*languages*.txt"
 # Tokens that no text yields; fairseq pads its dictionaries with the first kind.
@@ -55,9 +55,11 @@ class TokenTable:
             UserError: if the table does not start with the four specials in some order, has no
                 tags, or does not belong to the SentencePiece model.
         """
-        specials = [self.tokens.index(name) for name in _NAMES[1:] if name in self.tokens[:4]]
+        specials = [
+            self.tokens.index(name) for name in SPECIAL_NAMES[1:] if name in self.tokens[:4]
+        ]
         if len(specials) != 3:
-            raise UserError(f"{self.model.parent}: ids 0 to 3 are not {', '.join(_NAMES)}")
+            raise UserError(f"{self.model.parent}: ids 0 to 3 are not {', '.join(SPECIAL_NAMES)}")
         text = set(Vocabulary.from_sentencepiece(self.model, ()).model_pieces)
         codes = codes_of_tags(token for token in self.tokens if token not in text)
         places = {tag: place for place, tag in enumerate(self.listed)}
@@ -109,7 +111,7 @@ def rows_of_vocabulary(vocabulary: Vocabulary, *, tags_last: bool) -> np.ndarray
     ids = np.arange(end)
     export_order = np.concatenate(
         [
-            np.argsort(SPECIALS),
+            np.argsort(SPECIAL_IDS),
             ids[4 : first_tag - fillers],
             ids[first_tag:],
             ids[first_tag - fillers : first_tag],
@@ -130,7 +132,7 @@ def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndar
         UserError: if a piece has the name of a special token or of a tag, because other toolkits
             know tokens by name.
     """
-    tokens = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
+    tokens = [*(SPECIAL_NAMES[1:]), *vocabulary.named_pieces, *tags]
     if repeated := [token for token, count in collections.Counter(tokens).items() if count > 1]:
         raise UserError(
             f"pieces of the vocabulary are named {join_names([repr(name) for name in repeated])}, "
@@ -191,7 +193,9 @@ def read_fairseq_table(
         )
     present = set(words)  # fairseq appends only the tags that its dictionary lacks
     missing = [tag for tag in tags if tag not in present]
-    return TokenTable((*_NAMES, *words, *missing), _single_file(folder, "*.model"), tuple(tags))
+    return TokenTable(
+        (*SPECIAL_NAMES, *words, *missing), _single_file(folder, "*.model"), tuple(tags)
+    )
 
 
 def _dictionary_words(path: Path) -> list[str]:
@@ -213,16 +217,16 @@ def _dictionary_words(path: Path) -> list[str]:
         word, _, count = entry.removesuffix(_OVERWRITE).rpartition(" ")
         if not count.removeprefix("-").isdecimal():  # as `int` in fairseq; scores may be below 0
             raise UserError(f"{path}, line {number}: {short_repr(line)} is no word with a count")
-        if not entry.endswith(_OVERWRITE) and (word in last_rows or word in _NAMES):
+        if not entry.endswith(_OVERWRITE) and (word in last_rows or word in SPECIAL_NAMES):
             raise UserError(
                 f"{path}, line {number}: {short_repr(word)} is already in the dictionary; use the "
                 "file of the training, in which such a line ends with #fairseq:overwrite"
             )
         last_rows[word] = len(words)
         words.append(word)
-    fillers = _fillers({*last_rows, *_NAMES})
+    fillers = _fillers({*last_rows, *SPECIAL_NAMES})
     return [
-        word if last_rows[word] == row and word not in _NAMES else next(fillers)
+        word if last_rows[word] == row and word not in SPECIAL_NAMES else next(fillers)
         for row, word in enumerate(words)
     ]
 
@@ -379,7 +383,7 @@ def _ids_of_pieces(model: Path) -> dict[str, int]:
 
 def _tokens_of_pieces(vocabulary: Vocabulary) -> tuple[str, ...]:
     """Return the tokens by default id, of a model whose first ids are unk, <s> and </s>."""
-    return (*_NAMES, *vocabulary.model_pieces[_MODEL_SPECIALS:])
+    return (*SPECIAL_NAMES, *vocabulary.model_pieces[_MODEL_SPECIALS:])
 
 
 def _content(file_name: Path | str, token: Any) -> str:

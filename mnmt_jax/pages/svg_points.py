@@ -11,7 +11,8 @@ from mnmt_jax.pages.style_sheet import colour_class
 from mnmt_jax.pages.svg_charts import SIZE, Axes, are_whole, ticks
 
 _RADIUS = 4
-_MAX_TICKS = 12  # number of places up to which each has a tick
+MAX_TICKS = 12
+"""Number of places up to which each has a tick."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _x_ticks(series: Sequence[Series], logarithmic: bool) -> tuple[list[float], 
     xs = sorted({point.x for item in series for point in item.points if point.values})
     if len(xs) == 1:
         return [xs[0] - 1, xs[0], xs[0] + 1], False
-    if len(xs) <= _MAX_TICKS:
+    if len(xs) <= MAX_TICKS:
         return xs, logarithmic and xs[0] > 0
     if not logarithmic or xs[0] <= 0:
         return ticks(xs[0], xs[-1], integral=are_whole(xs)), False

@@ -17,6 +17,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.papers.experiments import Experiment, make_experiment, slug, with_released_files
 from mnmt_jax.papers.tables import Paper, Row, Table
 
+# The names of `mnmt_jax.analysis.analysis_files`, which modules of papers do not import.
 RESULT, PAGE = "analysis.json", "analysis.html"
 _FIELDS = ("name", "command", "runs", "corpus", "rows", "compare")
 

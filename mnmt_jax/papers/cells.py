@@ -150,8 +150,8 @@ def group_score(result: RunResult, column: Column) -> float | None:
     field = FIELDS.get(column.metric)
     if field is None:
         return None
-    silent = result.undefined_directions(field)
-    return group_mean(result.values(field), column.group, result.supervised, silent)
+    undefined = result.undefined_directions(field)
+    return group_mean(result.values(field), column.group, result.supervised, undefined)
 
 
 def _update_seconds(result: RunResult) -> float | None:

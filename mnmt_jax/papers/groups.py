@@ -29,7 +29,7 @@ def group_mean(
     values: Mapping[Direction, Value | None],
     group: str,
     supervised: Iterable[Direction] | None,
-    silent: Collection[Direction] = (),
+    undefined: Collection[Direction] = (),
 ) -> Value | None:
     """Return the mean over a group's directions; None if none has a value.
 
@@ -38,12 +38,12 @@ def group_mean(
         group: `supervised`, `zero_shot`, `all`, a direction (`de-fr`) or `A_to_B`, where A and B
             are a code, a tier or group of languages, `x` for any, or `non_english`.
         supervised: directions that the model was trained on; None if unknown.
-        silent: directions without a mean of their own, as in `average_groups`.
+        undefined: directions without a mean of their own, as in `average_groups`.
     """
     means: list[Value] = []
     for part in _averaged_groups(group):
         directions = _directions(part, tuple(values), supervised)
-        if all(pair in silent for pair in directions):
+        if all(pair in undefined for pair in directions):
             continue
         if scores := [value for pair in directions if (value := values[pair]) is not None]:
             means.append(sum(scores[1:], scores[0]) / len(scores))

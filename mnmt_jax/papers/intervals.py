@@ -17,7 +17,7 @@ from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.sentence_bootstrap import Draws, confidence_interval, resample_scores
 from mnmt_jax.evaluation.sentence_statistics import DirectionStatistics, read_statistics
-from mnmt_jax.evaluation.translations import read_stored_texts
+from mnmt_jax.evaluation.translations import PROVENANCE_FILE, TRANSLATIONS, read_stored_texts
 from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.tables import Column
@@ -55,7 +55,7 @@ class Evaluation:
         if not self.procedure or self.vocabulary is None:
             return read_statistics(self.folder, self.result.directions)
         procedure = PROCEDURES[self.procedure]
-        if procedure.swapped or not (self.folder / "translations").is_dir():
+        if procedure.swapped or not (self.folder / TRANSLATIONS).is_dir():
             return {}
         scorer = PaperScorer(procedure, Vocabulary.load(self.vocabulary), None)
         return {
@@ -67,7 +67,7 @@ class Evaluation:
     def _procedure_statistics(
         self, scorer: PaperScorer, direction: Direction
     ) -> DirectionStatistics:
-        stored = read_stored_texts(self.folder / "translations", direction)
+        stored = read_stored_texts(self.folder / TRANSLATIONS, direction)
         texts = scorer.texts(direction, stored.sources, stored.hypotheses, stored.references)
         _, bleu = score_and_statistics(*scorer.bleu_inputs(direction, texts))
         return DirectionStatistics.create(
@@ -127,7 +127,7 @@ class SentenceIntervals:
 
 def _fingerprint(evaluation: Evaluation, field: str) -> str:
     """Return a hash of what made the translations, and of their scores."""
-    provenance_file = evaluation.folder / "translations" / "made_by.json"
+    provenance_file = evaluation.folder / TRANSLATIONS / PROVENANCE_FILE
     model = provenance_file.read_bytes() if provenance_file.is_file() else b""
     model += evaluation.procedure.encode()
     scores = repr(sorted(evaluation.result.values(field).items()))

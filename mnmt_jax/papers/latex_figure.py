@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mnmt_jax.pages.svg_points import MAX_TICKS
 from mnmt_jax.papers.figures import Chart
 
 _ESCAPES = str.maketrans(
@@ -29,7 +30,6 @@ _ESCAPES = str.maketrans(
     }
 )
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
-_MAX_TICKS = 12  # number of places up to which each has a tick
 _COLOURS = ("blue", "red", "teal", "orange", "violet", "brown", "black")
 
 
@@ -67,7 +67,7 @@ def _axis(chart: Chart) -> list[str]:
         f"title={{{escape(chart.title)}}}",
         f"xlabel={{{escape(chart.x_title)}}}",
         f"ylabel={{{escape(chart.y_title)}}}",
-        *([f"xtick={{{','.join(f'{x:g}' for x in ticks)}}}"] if len(ticks) <= _MAX_TICKS else []),
+        *([f"xtick={{{','.join(f'{x:g}' for x in ticks)}}}"] if len(ticks) <= MAX_TICKS else []),
         *(["log ticks with fixed point"] if chart.logarithmic else []),
         r"legend style={font=\scriptsize, at={(0.5,-0.25)}, anchor=north}",
         "legend cell align=left",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.neural_metrics import identify_model, model_part, name_model
-from mnmt_jax.evaluation.result import OPTIONAL_METRICS, RunResult, read_result
+from mnmt_jax.evaluation.result import OPTIONAL_METRICS, SCORES_FILE, RunResult, read_result
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, cached_model_path
 from mnmt_jax.papers.score_models import SCORE_MODELS
 from mnmt_jax.papers.table_plan import TablePlan
@@ -26,7 +26,7 @@ def check_scores(plan: TablePlan, output: Path) -> None:
     metrics = plan.workflow.metrics
     for trial, step in zip(plan.trials, plan.targets, strict=False):
         folder = output / trial.evaluation
-        if not metrics or trial.experiment.benchmark or not (folder / "scores.json").is_file():
+        if not metrics or trial.experiment.benchmark or not (folder / SCORES_FILE).is_file():
             continue
         result = read_result(folder)
         _check_models(folder, result, metrics)

@@ -75,9 +75,9 @@ def plan_table(
         paper,
         table,
         chosen,
-        seeds or (_tiny_seeds(table) if scale.miniature else None),
-        folder,
-        folders,
+        seeds=seeds or (_tiny_seeds(table) if scale.miniature else None),
+        data=folder,
+        hypotheses=folders,
     )
     analysed = () if rows else analyses(paper, table, folder)
     counts = {} if rows else counted_splits(paper, table)

@@ -1,7 +1,7 @@
-"""Connections with time-outs and a largest number, as a protocol of uvicorn.
+"""HTTP connections with time-outs and a limit on their number, as a protocol of uvicorn.
 
-uvicorn waits for ever for the headers of a request, however many they are, and for a client that
-does not read its answer.
+uvicorn itself has no time-out for the headers of a request and no limit on their size, and it waits
+without limit for a client that does not read its answer.
 """
 
 from __future__ import annotations

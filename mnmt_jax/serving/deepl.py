@@ -39,7 +39,7 @@ from mnmt_jax.vocabulary.languages import get_language
 # DeepL's clients refuse these codes as targets and ask for a region.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 _NO_LIMIT = 10**12  # characters, as DeepL states it
-_DEFAULTS = {
+_ACCEPTED = {
     "tag_handling": MARKUPS,
     "formality": ("", "default", "prefer_more", "prefer_less"),
     "model_type": ("", "quality_optimized", "latency_optimized", "prefer_quality_optimized"),
@@ -115,8 +115,8 @@ def check_options(fields: Mapping[str, Any]) -> None:
     Raises:
         RefusedError: with status 400, if it does.
     """
-    for name, allowed in _DEFAULTS.items():
-        if (value := text_field(fields, name)) not in allowed:
+    for name, accepted in _ACCEPTED.items():
+        if (value := text_field(fields, name)) not in accepted:
             raise RefusedError(400, f"{name}: '{value}' is not supported")
     for name in _REFUSED:
         if fields.get(name):

@@ -19,7 +19,6 @@ from mnmt_jax.serving.deepl_codes import without_region
 from mnmt_jax.serving.glossary_fields import format_entries, parse_entries
 from mnmt_jax.serving.glossary_store import (
     MAX_GLOSSARIES,
-    Languages,
     Pair,
     StoredGlossary,
     TooManyGlossaries,
@@ -27,6 +26,7 @@ from mnmt_jax.serving.glossary_store import (
 from mnmt_jax.serving.request_fields import read_fields, required_text, text_field, user_of
 from mnmt_jax.serving.route_fields import GlossaryId
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.vocabulary.language_codes import Direction
 
 _TSV = "text/tab-separated-values"
 _QUOTA = 456  # DeepL's status for quotas
@@ -105,7 +105,7 @@ def create_glossary(
     service: TranslationService,
     request: Request,
     name: str,
-    dictionaries: Mapping[Languages, Sequence[Pair]],
+    dictionaries: Mapping[Direction, Sequence[Pair]],
 ) -> list[StoredGlossary]:
     """Store a glossary of the request's user, and return its dictionaries.
 
@@ -114,7 +114,7 @@ def create_glossary(
     """
     owner = user_of(request).owner
     try:
-        return service.glossaries.create_multilingual(owner, name, dictionaries)
+        return service.glossaries.create(owner, name, dictionaries)
     except TooManyGlossaries:
         message = f"there are {MAX_GLOSSARIES} glossaries already; delete some"
         raise RefusedError(_QUOTA, message) from None
@@ -122,7 +122,7 @@ def create_glossary(
 
 def read_dictionary(
     service: TranslationService, fields: Mapping[str, Any]
-) -> tuple[Languages, list[Pair]]:
+) -> tuple[Direction, list[Pair]]:
     """Return the languages and the entries of a dictionary in a request.
 
     Raises:
@@ -134,7 +134,7 @@ def read_dictionary(
 
 
 def dictionary_of(
-    dictionaries: Sequence[StoredGlossary], languages: Languages
+    dictionaries: Sequence[StoredGlossary], languages: Direction
 ) -> StoredGlossary | None:
     """Return the dictionary of a glossary for languages; None if there is none."""
     return next((one for one in dictionaries if (one.source, one.target) == languages), None)
@@ -169,7 +169,7 @@ def _only_dictionary(
     return stored[0]
 
 
-def read_languages(service: TranslationService, fields: Mapping[str, Any]) -> Languages:
+def read_languages(service: TranslationService, fields: Mapping[str, Any]) -> Direction:
     """Return the languages of a dictionary in a request, as DeepL writes their codes.
 
     Raises:

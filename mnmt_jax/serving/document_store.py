@@ -79,12 +79,13 @@ class DocumentStore:
 
     Args:
         lifetime: seconds that a document is kept after its translation.
-        most: most documents in translation.
+        max_documents: most documents in translation.
         max_bytes: most bytes of translated documents.
     """
 
-    def __init__(self, lifetime: float, most: int, max_bytes: int) -> None:
-        self._lifetime, self._most, self._max_bytes = lifetime, most, max_bytes
+    def __init__(self, lifetime: float, max_documents: int, max_bytes: int) -> None:
+        self._lifetime = lifetime
+        self._max_documents, self._max_bytes = max_documents, max_bytes
         self._documents: dict[str, StoredDocument] = {}
         self._seconds = 0.0  # that the last document took
 
@@ -119,10 +120,10 @@ class DocumentStore:
         """Check that another document of a user may be translated."""
         waiting = [one for one in self._documents.values() if one.status == "translating"]
         of_user = [one for one in waiting if one.user == user]
-        limit = f"--max_documents={self._most}"
-        if len(waiting) >= self._most:
+        limit = f"--max_documents={self._max_documents}"
+        if len(waiting) >= self._max_documents:
             reason, counted = f"as many as {limit} of the server allows", waiting
-        elif len(of_user) >= max(1, self._most // 2):
+        elif len(of_user) >= max(1, self._max_documents // 2):
             reason, counted = f"half of {limit} of the server is for one user", of_user
         else:
             return

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mnmt_jax.decoding.glossary import Glossary, GlossaryEntry, plain_source
 from mnmt_jax.serving.database import Database
+from mnmt_jax.vocabulary.language_codes import Direction
 
-Languages = tuple[str, str]
-"""Codes of source and target."""
 Pair = tuple[str, str]
 """A term and its translation."""
 
@@ -71,13 +70,7 @@ class GlossaryStore:
         self._loaded: dict[tuple[str, str, str], tuple[str, Glossary]] = {}
 
     def create(
-        self, owner: str, name: str, languages: Languages, pairs: Sequence[Pair]
-    ) -> StoredGlossary:
-        """Store a glossary of one dictionary; otherwise as `create_multilingual`."""
-        return self.create_multilingual(owner, name, {languages: pairs})[0]
-
-    def create_multilingual(
-        self, owner: str, name: str, dictionaries: Mapping[Languages, Sequence[Pair]]
+        self, owner: str, name: str, dictionaries: Mapping[Direction, Sequence[Pair]]
     ) -> list[StoredGlossary]:
         """Store a glossary.
 
@@ -143,7 +136,7 @@ class GlossaryStore:
         self,
         owner: str,
         identifier: str,
-        languages: Languages,
+        languages: Direction,
         pairs: Sequence[Pair],
         *,
         merge: bool = False,
@@ -174,7 +167,7 @@ class GlossaryStore:
         with self._database.writing() as connection:
             connection.execute(query, (name, owner, identifier))
 
-    def delete(self, owner: str, identifier: str, languages: Languages | None = None) -> bool:
+    def delete(self, owner: str, identifier: str, languages: Direction | None = None) -> bool:
         """Delete a glossary of an owner, and return whether there was one.
 
         Args:

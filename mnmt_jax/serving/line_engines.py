@@ -98,7 +98,7 @@ class JobEngine:
     def __init__(self, job: TranslationJob) -> None:
         self.is_live = job.has_slots and job.pivot is None
         self._live = LiveTranslation[int](job)
-        self._batches = BatchEngine(lambda lines: TranslationJob.search(job, lines))
+        self._batches = BatchEngine(job.search)
 
     def __len__(self) -> int:
         """Number of lines that are not translated yet."""

@@ -19,10 +19,11 @@ from mnmt_jax.serving.deepl_glossaries import (
     read_languages,
 )
 from mnmt_jax.serving.glossary_fields import format_entries
-from mnmt_jax.serving.glossary_store import Languages, Pair, StoredGlossary
+from mnmt_jax.serving.glossary_store import Pair, StoredGlossary
 from mnmt_jax.serving.request_fields import read_fields, required, required_text, user_of
 from mnmt_jax.serving.route_fields import GlossaryId
 from mnmt_jax.serving.service import RefusedError, TranslationService
+from mnmt_jax.vocabulary.language_codes import Direction
 
 
 def make_router(service: TranslationService) -> APIRouter:
@@ -116,7 +117,7 @@ async def _dictionary(
     return dictionary
 
 
-def _read_dictionaries(service: TranslationService, value: Any) -> dict[Languages, Sequence[Pair]]:
+def _read_dictionaries(service: TranslationService, value: Any) -> dict[Direction, Sequence[Pair]]:
     """Return the entries of dictionaries in a request by their languages.
 
     Raises:
@@ -124,7 +125,7 @@ def _read_dictionaries(service: TranslationService, value: Any) -> dict[Language
     """
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise RefusedError(400, "dictionaries must be a list of objects")
-    dictionaries: dict[Languages, Sequence[Pair]] = {}
+    dictionaries: dict[Direction, Sequence[Pair]] = {}
     for item in value:
         languages, pairs = read_dictionary(service, item)
         if languages in dictionaries:

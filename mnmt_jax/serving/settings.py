@@ -18,8 +18,8 @@ _PREFIX = "MNMT_SERVE_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
-def _setting(default: Any, meaning: str, *, least: float = 1, metavar: str = "TEXT") -> Any:
-    metadata = {"help": meaning, "least": least, "metavar": metavar}
+def _setting(default: Any, meaning: str, *, minimum: float = 1, metavar: str = "TEXT") -> Any:
+    metadata = {"help": meaning, "minimum": minimum, "metavar": metavar}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -28,25 +28,25 @@ class Settings:
     """Address and limits of the server; the metadata of a field is the help of its flag."""
 
     host: str = _setting("127.0.0.1", "address; 0.0.0.0 is reachable from other machines")
-    port: int = _setting(5000, "port; 0 for a free one", least=0)
+    port: int = _setting(5000, "port; 0 for a free one", minimum=0)
     engine: str = _setting("jax", "what searches: jax, or ctranslate2 (encoder-decoders on CPUs)")
     compute_type: str = _setting(_FLOAT32, "precision of ctranslate2: float32, int8 and others")
     threads: int = _setting(
         0,
         "threads of a search on CPUs; 0 for as many as ctranslate2 chooses, and with jax for the "
         "processors divided by the parallel searches",
-        least=0,
+        minimum=0,
     )
     parallel_searches: int = _setting(
         0,
         "batches that each copy of a model searches at a time; 0 for 2 on one CPU with jax, else 1",
-        least=0,
+        minimum=0,
     )
     replicas: int = _setting(
         1, "copies of each model, each on its share of the devices; 1 uses all devices together"
     )
     wait_milliseconds: float = _setting(
-        5.0, "how long a batch waits for further sentences after its first one", least=0
+        5.0, "how long a batch waits for further sentences after its first one", minimum=0
     )
     window: int = _setting(64, "most sentences of a batch")
     max_waiting: int = _setting(4096, "most sentences that wait; more are refused, status 429")
@@ -72,13 +72,13 @@ class Settings:
     document_timeout: float = _setting(3600.0, "seconds until a document is given up")
     document_lifetime: float = _setting(600.0, "seconds that a translated document is kept")
     headers_timeout: float = _setting(
-        10.0, "seconds until a connection without the headers of a request is closed", least=0.1
+        10.0, "seconds until a connection without the headers of a request is closed", minimum=0.1
     )
     body_timeout: float = _setting(
-        60.0, "seconds until a request without its whole body is refused, status 408", least=0.1
+        60.0, "seconds until a request without its whole body is refused, status 408", minimum=0.1
     )
     answer_timeout: float = _setting(
-        60.0, "seconds until the connection of a client that reads no answer is closed", least=0.1
+        60.0, "seconds until the connection of a client that reads no answer is closed", minimum=0.1
     )
     max_connections: int = _setting(512, "most connections; more are refused, status 503")
     database: str = _setting(
@@ -102,9 +102,9 @@ class Settings:
                 do not fit together.
         """
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), field.metadata["least"]
-            if not isinstance(value, str | bool) and not value >= least:
-                raise UserError(f"--{field.name}={value} must be at least {least}")
+            value, minimum = getattr(self, field.name), field.metadata["minimum"]
+            if not isinstance(value, str | bool) and not value >= minimum:
+                raise UserError(f"--{field.name}={value} must be at least {minimum}")
         if self.port > 65535:
             raise UserError(f"--port={self.port} must be at most 65535")
         if self.engine not in _ENGINES:

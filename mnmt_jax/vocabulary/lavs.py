@@ -131,12 +131,16 @@ def flag_by_sharing(
 ) -> dict[str, tuple[str, ...]]:
     """Flag the pieces that pairs of languages share most.
 
-    This is the published rule as we remember it, not checked again with the paper. The sharing
-    count of a piece and an unordered pair of languages is the smaller of the two languages' counts.
-    The `number` items (piece, pair of languages) with the highest counts are selected. Each flags
-    its piece for both languages. Several items may flag the same piece for a language, so there are
-    at most 2 `number` copies. Ties are resolved by the order of pieces, then by the order of
-    languages. No piece is exempt because of its characters; that exemption exists only in the code.
+    The sharing count of a piece and an unordered pair of languages is the smaller of the two
+    languages' counts. The `number` items (piece, pair of languages) with the highest counts are
+    selected. Each flags its piece for both languages. Several items may flag the same piece for a
+    language, so there are at most 2 `number` copies. Ties are resolved by the order of pieces, then
+    by the order of languages. No piece is exempt because of its characters; that exemption exists
+    only in the code.
+
+    Uncertain: this is the rule of Chen et al. 2023 from memory, not checked with its text. The
+    smaller count, the selection over all pairs together and the ties may be different there. The
+    authors' code has another rule (`flag_by_threshold`), which MITRE's paper used as well.
 
     Args:
         counts: counts in the training text.

@@ -1,4 +1,4 @@
-"""Text normalisation before encoding: white space, invisible characters, canonical composition."""
+"""Text normalisation before encoding, and texts that are blank or have no letters."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ _VISIBLE = _compile_class(f"^ {SPACES}{INVISIBLE}")
 def is_blank(text: str) -> bool:
     """Return whether a text has only white space and invisible characters."""
     return _VISIBLE.search(text) is None
+
+
+def has_letters(text: str) -> bool:
+    """Return whether a text has a letter of any script; other texts have no language."""
+    return any(character.isalpha() for character in text)
 
 
 def normalize(text: str) -> str:

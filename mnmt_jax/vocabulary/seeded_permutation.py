@@ -90,5 +90,6 @@ def _feistel(values: np.ndarray, half_bits: np.ndarray, keys: np.ndarray) -> np.
     mask = (np.uint64(1) << half_bits) - np.uint64(1)
     left, right = values >> half_bits, values & mask
     for number in range(_ROUNDS):
-        left, right = right, left ^ (_finalise((right + _GOLDEN) ^ keys + np.uint64(number)) & mask)
+        round_keys = keys + np.uint64(number)
+        left, right = right, left ^ (_finalise((right + _GOLDEN) ^ round_keys) & mask)
     return (left << half_bits) | right

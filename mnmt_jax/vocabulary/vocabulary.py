@@ -37,9 +37,9 @@ from mnmt_jax.vocabulary.language_specific_pieces import (
     language_piece_name,
     refuse_byte_copies,
 )
-from mnmt_jax.vocabulary.normalization import NONE, check_normalization, normalize_lines
+from mnmt_jax.vocabulary.normalization import NONE, SPACE_MARK, check_normalization, normalize_lines
 from mnmt_jax.vocabulary.piece_ids import shared_piece_ids
-from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
+from mnmt_jax.vocabulary.special_ids import EOS_ID, FIRST_PIECE, PAD_ID, UNK_ID
 from mnmt_jax.vocabulary.vocabulary_files import (
     FORMAT_VERSION,
     MODEL_FILE,
@@ -49,8 +49,6 @@ from mnmt_jax.vocabulary.vocabulary_files import (
     read_vocabulary_files,
     write_vocabulary_files,
 )
-
-_SPACE = "\u2581"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,7 +136,7 @@ class Vocabulary:
             UserError: if a copy is of a byte piece or of one that cannot occur in text, or for a
                 language without tag.
         """
-        refuse_byte_copies(copies, [self.named_pieces[i - UNK_ID - 1] for i in self.byte_values])
+        refuse_byte_copies(copies, [self.named_pieces[i - FIRST_PIECE] for i in self.byte_values])
         vocabulary = dataclasses.replace(self, copies=tuple(copies))
         vocabulary.id_to_spm  # noqa: B018 - raises
         return vocabulary
@@ -246,7 +244,7 @@ class Vocabulary:
             UserError: if a copy is of a piece that cannot occur in text.
         """
         shared = self._shared_to_spm
-        listed_pieces = zip(self.named_pieces, shared[3:].tolist(), strict=False)
+        listed_pieces = zip(self.named_pieces, shared[FIRST_PIECE:].tolist(), strict=False)
         spm_ids = {piece: i for piece, i in listed_pieces if i >= 0}
         if missing := [piece for piece, _ in self.copies if piece not in spm_ids]:
             raise UserError(
@@ -275,13 +273,13 @@ class Vocabulary:
         of its SentencePiece model.
         """
         text_ids = {i for i, _ in text_pieces(self._processor)}
-        shared = [i in text_ids for i in self._shared_to_spm[3:].tolist()]
+        shared = [i in text_ids for i in self._shared_to_spm[FIRST_PIECE:].tolist()]
         return np.array([False, True, True, *shared] + [True] * (self.size - self.first_copy))
 
     @property
     def space_first(self) -> bool:
         """Whether the first word of a text is preceded by the space mark."""
-        return "".join(self._processor.encode("a", out_type=str)).startswith(_SPACE)
+        return "".join(self._processor.encode("a", out_type=str)).startswith(SPACE_MARK)
 
     @property
     def added_pieces(self) -> tuple[str, ...]:
@@ -299,7 +297,8 @@ class Vocabulary:
         """Pieces of the ids between unk and the tags; for a copy, its piece."""
         pieces = self.pieces
         if pieces is None:
-            pieces = tuple(self.model_pieces[i] for i in self._shared_to_spm[3:].tolist())
+            ids = self._shared_to_spm[FIRST_PIECE:].tolist()
+            pieces = tuple(self.model_pieces[i] for i in ids)
         return (*pieces, *(piece for piece, _ in self.copies), *self.added_pieces)
 
     @property
@@ -402,7 +401,7 @@ class Vocabulary:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return a readable name per id: piece, `piece_xx` (a copy), `<pad>`, ..., or `__xx__`."""
         pieces, names = self.named_pieces, self._other_names
-        return [names[int(i)] if int(i) in names else pieces[int(i) - 3] for i in ids]
+        return [names[int(i)] if int(i) in names else pieces[int(i) - FIRST_PIECE] for i in ids]
 
     def _decode_listed(self, ids: Iterable[int]) -> str:
         """Decode by piece names; the SentencePiece model may lack some of them."""
@@ -411,9 +410,9 @@ class Vocabulary:
             if token == self.unk_id:
                 pieces.append(self._processor.id_to_piece(self._processor.unk_id()))
             else:
-                pieces.append(self.named_pieces[token - 3])
+                pieces.append(self.named_pieces[token - FIRST_PIECE])
         # SentencePiece keeps unknown pieces unchanged, including their space mark.
-        return self._decoder.decode(pieces).replace(_SPACE, " ") if pieces else ""
+        return self._decoder.decode(pieces).replace(SPACE_MARK, " ") if pieces else ""
 
     def _text_ids(self, ids: Iterable[int]) -> list[int]:
         """Return the ids that stand for text."""

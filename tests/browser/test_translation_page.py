@@ -12,7 +12,7 @@ from mnmt_jax.serving.database import Database
 from tests.browser.chromium import find_chromium
 from tests.unit.colours import contrast, hexadecimal
 from tests.unit.made_server import LANGUAGES, MadeJob, made_service, serving
-from tests.unit.test_serving import wait_until
+from tests.waiting import wait_until
 
 if find_chromium() is None:
     pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)

@@ -13,8 +13,8 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interop.names import FAIRSEQ, entries, read_params, written_tensors
-from mnmt_jax.interop.token_table import SPECIALS
+from mnmt_jax.interop.names import FAIRSEQ, parameter_entries, read_params, written_tensors
+from mnmt_jax.interop.token_table import SPECIAL_IDS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer
@@ -41,7 +41,7 @@ def unpermute_rows(table: np.ndarray) -> np.ndarray:
 
 def permute_ids(ids: np.ndarray) -> np.ndarray:
     """Convert token ids from fairseq's order to ours."""
-    to_ours = np.argsort(SPECIALS)
+    to_ours = np.argsort(SPECIAL_IDS)
     return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
 
 
@@ -59,13 +59,13 @@ def read_parameters(state: Mapping[str, np.ndarray], config: Model, layout: Layo
     ending = ".embed_tokens.weight"
     size = next((len(array) for name, array in state.items() if name.endswith(ending)), 0)
     tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
-    params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
+    params = read_params(tensors, parameter_entries(config, layout, FAIRSEQ, plain_rows(size)))
     return _read_tree(params)
 
 
 def write_parameters(params: Mapping, config: Model, layout: Layout) -> dict[str, np.ndarray]:
     """Return the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
-    table = entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
+    table = parameter_entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
     return {name: tensor.read() for name, tensor in written_tensors(params, table)}
 
 

@@ -14,7 +14,7 @@ from mnmt_jax.decoding.scoring import score_labels
 from mnmt_jax.decoding.search import log_normalizer
 from mnmt_jax.design.layouts import SOURCE, get_layout
 from mnmt_jax.interop.huggingface import open_huggingface
-from mnmt_jax.interop.names import entries, read_params
+from mnmt_jax.interop.names import parameter_entries, read_params
 from mnmt_jax.model.network import build_model
 from mnmt_jax.training.losses import token_loss
 from tests.made_params import plain_rows, read_all
@@ -62,7 +62,7 @@ def case(request):
         values = {name: archive[name] for name in archive.files}
     rows = plain_rows(values["logits"].shape[-1])
     layout = get_layout(foreign.model.layout, foreign.model.stage_layers)
-    table = entries(foreign.model, layout, foreign.dialect, rows)
+    table = parameter_entries(foreign.model, layout, foreign.dialect, rows)
     labels = [row[row != IGNORED] for row in values["labels"]]
     pad = int(rows[0])
     return Case(

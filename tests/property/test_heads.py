@@ -17,7 +17,7 @@ from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.design.plan import Head, Table
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
-from mnmt_jax.interop.names import M2M100, entries
+from mnmt_jax.interop.names import M2M100, parameter_entries
 from mnmt_jax.model import layer_stack
 from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
@@ -203,7 +203,7 @@ def test_tables_and_positions_are_counted_as_embedding():
 def test_other_toolkits_have_one_table():
     config = small_config("prefix", methods=(TwoHeads(),))
     with pytest.raises(UserError, match="tables source_embedding, .* and 2 heads") as caught:
-        entries(config, get_layout("prefix", (2,)), M2M100, np.arange(VOCAB))
+        parameter_entries(config, get_layout("prefix", (2,)), M2M100, np.arange(VOCAB))
     assert "\n" not in str(caught.value)
 
 

@@ -29,6 +29,7 @@ from mnmt_jax.serving.usage import read_usage
 from tests.fresh_process import PATIENCE
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
+from tests.waiting import wait_until
 
 TEXT = "- one two.  three house!\n\n😀 green {river}"
 
@@ -144,13 +145,6 @@ def under_load(url: str, body: dict):
             stops.set()
     for future in futures:
         future.result()
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def free_port() -> int:

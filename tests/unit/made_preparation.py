@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
 import random
@@ -17,7 +18,7 @@ from mnmt_jax.data.preparation.outputs import CacheOutput
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.runners import LocalRunner
-from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PieceRule, Transform
+from mnmt_jax.data.preparation.steps import KeyRule, PairRule, PieceRule, Transform
 from tests.unit import made_text
 
 LANGUAGES = ("de", "en", "fr")
@@ -34,6 +35,19 @@ class Lower(Transform):
 
     def apply(self, sentences, language):
         return [sentence.lower() for sentence in sentences]
+
+
+class OnePairRule(PairRule):
+    """A rule defined by a function of one pair."""
+
+    def keeps(self, batch):
+        pairs = zip(batch.sources, batch.targets, strict=True)
+        kept = [self.accepts(source, target, batch.direction) for source, target in pairs]
+        return np.array(kept, bool)
+
+    @abc.abstractmethod
+    def accepts(self, source, target, direction):
+        """Return whether a pair is kept."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mnmt_jax.files.typed_fields import TypedFields
 from mnmt_jax.interop import fairseq
 from mnmt_jax.interop.fairseq import open_fairseq
 from mnmt_jax.interop.language_models import language_model_settings
-from mnmt_jax.interop.names import FAIRSEQ, entries
+from mnmt_jax.interop.names import FAIRSEQ, parameter_entries
 from mnmt_jax.interop.token_table import read_fairseq_table
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
@@ -135,7 +135,7 @@ def test_models_without_tags_are_exported_if_fairseq_supports_them():
 def test_exports_with_unsupported_positions_are_refused():
     model = dataclasses.replace(MODELS["prefix"], positions=("learned", 8))
     with pytest.raises(UserError, match="Model.positions=.*'embedding' has positions for both"):
-        entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
+        parameter_entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
     for positions in (("learned", 8), ("sinusoidal", 100.0)):
         config = load_config([], [f"Model.positions={positions}", "Data.instruction='register'"])
         with pytest.raises(

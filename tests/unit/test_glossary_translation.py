@@ -3,7 +3,6 @@
 import argparse
 import json
 
-import numpy as np
 import pytest
 
 from mnmt_jax.commands import translate
@@ -12,7 +11,7 @@ from mnmt_jax.decoding.live_translation import LiveTranslation
 from mnmt_jax.decoding.terms import LineTerms, Term, encode_terms
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import MnmtWarning, UserError
-from tests.slow_search import missing_tokens, slow_constrained_search
+from tests.slow_search import missing_tokens, slow_constrained_search, without_token
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_text import vocabulary
 from tests.unit.made_translator import LINES, assert_alike, forced_log_probs, made_translator
@@ -23,16 +22,11 @@ GLOSSARY = Glossary.of_mapping({WORD: ["drei", "Haus und"], "": ["!klein"]})
 
 def _slow(translator, line, terms):
     log_probs = forced_log_probs(translator, line, "en", "de")
+    log_probs = without_token(log_probs, vocabulary().unk_id)
     encoded = encode_terms(terms, vocabulary(), "de")
-
-    def without_unk(tokens):
-        values = np.array(log_probs(tokens))
-        values[vocabulary().unk_id] = -np.inf
-        return values
-
     required = list(zip(encoded.required, encoded.counts, strict=True))
     hypotheses = slow_constrained_search(
-        without_unk, required, encoded.forbidden, beam=3, max_length=11
+        log_probs, required, encoded.forbidden, beam=3, max_length=11
     )
     return required, hypotheses
 

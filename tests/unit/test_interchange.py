@@ -18,7 +18,14 @@ from mnmt_jax.interop import huggingface
 from mnmt_jax.interop.ctranslate2 import export_ctranslate2
 from mnmt_jax.interop.fairseq import export_fairseq
 from mnmt_jax.interop.huggingface import open_huggingface
-from mnmt_jax.interop.names import FAIRSEQ, M2M100, MITRE, entries, read_params, written_tensors
+from mnmt_jax.interop.names import (
+    FAIRSEQ,
+    M2M100,
+    MITRE,
+    parameter_entries,
+    read_params,
+    written_tensors,
+)
 from mnmt_jax.interop.safetensors import read_safetensors
 from mnmt_jax.interop.tags import (
     M2M100_LANGUAGES,
@@ -29,6 +36,7 @@ from mnmt_jax.interop.tags import (
     tag_tokens,
 )
 from mnmt_jax.interop.token_table import (
+    SPECIAL_NAMES,
     read_hugging_face_table,
     rows_of_vocabulary,
     tokens_for_export,
@@ -71,7 +79,7 @@ def test_every_layout_round_trips_through_fairseq_names(name):
     model = MODELS[name]
     layout = get_layout(name, model.stage_layers)
     tensors = made_foreign.random_tensors(model, FAIRSEQ, 17)
-    table = entries(model, layout, FAIRSEQ, plain_rows(17))
+    table = parameter_entries(model, layout, FAIRSEQ, plain_rows(17))
     params = read_all(read_params(lazy(tensors), table))
     written = {name: tensor.read() for name, tensor in written_tensors(params, table)}
     assert written.keys() == tensors.keys() and len(written) > 18
@@ -85,7 +93,7 @@ def test_every_layout_round_trips_through_fairseq_names(name):
 def problems_of(tensors: dict, model: Model = MODELS["encoder_decoder"]) -> str:
     layout = get_layout(model.layout, model.stage_layers)
     with pytest.raises(UserError) as refused:
-        read_params(lazy(tensors), entries(model, layout, M2M100, plain_rows(17)))
+        read_params(lazy(tensors), parameter_entries(model, layout, M2M100, plain_rows(17)))
     return str(refused.value)
 
 
@@ -130,7 +138,7 @@ def test_two_tensors_for_one_name_are_refused():
 def test_mitre_tensors_are_found_by_suffix(prefix, embedding):
     model = MODELS["register"]
     layout = get_layout(model.layout, model.stage_layers)
-    table = entries(model, layout, MITRE, plain_rows(17))
+    table = parameter_entries(model, layout, MITRE, plain_rows(17))
     expected = made_foreign.random_tensors(model, MITRE, 17)
     renamed = {
         name.replace("model.decoder.", prefix).replace("embed_tokens.weight", embedding): value
@@ -254,7 +262,7 @@ def test_mitre_ids_follow_from_its_sentencepiece_model(tmp_path, form):
 def test_nllb_vocabulary(tmp_path, form):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(made_foreign.spm_model())
     pieces = made_foreign.spm_pieces()
-    expected = [*made_foreign.SPECIALS, *pieces, *NLLB_TAGS, "<mask>"]
+    expected = [*SPECIAL_NAMES, *pieces, *NLLB_TAGS, "<mask>"]
     size = len(expected) + 2
     if form == "tokenizer.json":
         vocab = {token: i for i, token in enumerate(expected[: 4 + len(pieces)])}
@@ -333,7 +341,7 @@ def test_bad_token_tables_are_refused(tmp_path, name, values, message):
 
 def test_a_model_of_other_pieces_is_refused(tmp_path):
     (tmp_path / "spm.model").write_bytes(made_foreign.spm_model())
-    tokens = [*made_foreign.SPECIALS, *(f"other{n}" for n in range(60)), "__en__"]
+    tokens = [*SPECIAL_NAMES, *(f"other{n}" for n in range(60)), "__en__"]
     made_foreign.write_json(tmp_path / "vocab.json", {t: i for i, t in enumerate(tokens)})
     with pytest.raises(UserError, match="give the SentencePiece model that belongs to it"):
         read_hugging_face_table(tmp_path, "x", len(tokens)).vocabulary()
@@ -386,7 +394,7 @@ def test_half_precision_becomes_float32(tmp_path):
     model = MODELS["encoder_decoder"]
     actual = read_safetensors(tmp_path / "m2m" / "model.safetensors")
     size = len(tensors["model.shared.weight"])
-    table = entries(model, get_layout(model.layout, (1, 2)), M2M100, plain_rows(size))
+    table = parameter_entries(model, get_layout(model.layout, (1, 2)), M2M100, plain_rows(size))
     params = read_all(read_params(actual, table))
     assert params["embedding"].dtype == np.float32
     np.testing.assert_array_equal(

@@ -166,5 +166,5 @@ def test_the_papers_averages(key, tables):
         if key == "en →":
             values = {pair[::-1]: score for pair, score in values.items()}
         values[("de", "fr")] = 1000.0  # is in neither
-        average = TABLES["ted30"](values, None)[key]
+        average = TABLES["ted30"](values)[key]
         assert (round(average.mean + 1e-9, 1), average.directions) == (mean, 30)

@@ -160,7 +160,7 @@ def test_what_there_is_not_has_status_404(address):
 
 def test_an_owner_changes_no_glossary_of_another():
     store = GlossaryStore(Database())
-    (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "b")]})
+    (made,) = store.create("one", "Parts", {("EN", "DE"): [("a", "b")]})
     store.rename("other", made.id, "Mine")
     assert not store.delete("other", made.id, ("EN", "DE"))
     assert store.find("one", made.id) == [made] and store.of_owner("other") == []
@@ -170,7 +170,7 @@ def test_an_owner_changes_no_glossary_of_another():
 
 def test_changes_at_the_same_time_are_all_kept():
     store = GlossaryStore(Database())
-    (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "b")]})
+    (made,) = store.create("one", "Parts", {("EN", "DE"): [("a", "b")]})
     languages = ("EN", "DE")
 
     def add(number: int) -> None:
@@ -187,7 +187,7 @@ def test_changes_at_the_same_time_are_all_kept():
 def test_another_spelling_of_a_term_replaces_it():
     store = GlossaryStore(Database())
     languages = ("EN", "DE")
-    (made,) = store.create_multilingual("one", "Parts", {languages: [("New York", "old")]})
+    (made,) = store.create("one", "Parts", {languages: [("New York", "old")]})
     store.put("one", made.id, languages, [("New  York", "new")], merge=True)
     assert store.pairs(made) == [("New  York", "new")]
     (entry,) = store.glossary(made).entries
@@ -197,14 +197,14 @@ def test_another_spelling_of_a_term_replaces_it():
 def test_a_stored_dictionary_with_two_spellings_of_a_term_is_used():
     store = GlossaryStore(Database())
     pairs = [("New York", "old"), ("New  York", "new")]
-    (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): pairs})
+    (made,) = store.create("one", "Parts", {("EN", "DE"): pairs})
     (entry,) = store.glossary(made).entries
     assert entry.targets == ("new",)
 
 
 def test_a_glossary_that_changes_while_it_is_loaded_is_loaded_again(monkeypatch):
     store = GlossaryStore(Database())
-    (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "old")]})
+    (made,) = store.create("one", "Parts", {("EN", "DE"): [("a", "old")]})
     read = store._entries
 
     def entries(stored):
@@ -220,7 +220,7 @@ def test_a_glossary_that_changes_while_it_is_loaded_is_loaded_again(monkeypatch)
 
 def test_a_glossary_that_another_server_changes_is_loaded_again(tmp_path):
     first, second = (GlossaryStore(Database(tmp_path / "server.db")) for _ in range(2))
-    (made,) = first.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "old")]})
+    (made,) = first.create("one", "Parts", {("EN", "DE"): [("a", "old")]})
     loaded = second.glossary(made)
     assert loaded.entries[0].targets == ("old",) and second.glossary(made) is loaded
     first.put("one", made.id, ("EN", "DE"), [("a", "new")])

@@ -19,7 +19,7 @@ from mnmt_jax.serving import warm_up
 from mnmt_jax.serving.settings import Settings
 from tests.unit.made_server import MadeJob, made_service
 from tests.unit.made_translator import made_translator
-from tests.unit.test_serving import wait_until
+from tests.waiting import wait_until
 
 LINE = LineOfText("Go.", "en", "de")
 

@@ -6,7 +6,6 @@ import dataclasses
 import queue
 import signal
 import threading
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from mnmt_jax.training.train import train
 from tests.fresh_process import PATIENCE
 from tests.made_metadata import MetadataServer, serve_metadata
 from tests.made_run import make_cache, make_config, one_device, steps_of
+from tests.waiting import wait_until
 
 MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"
 RUNNING = {"preempted": "FALSE", "maintenance_event": "NONE"}
@@ -26,13 +26,6 @@ SHORT = 0.2  # seconds in which a wrong notice would arrive
 def short_waits(monkeypatch):
     monkeypatch.setattr(preemption, "_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(preemption, "_PAUSE_SECONDS", 0.01)
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def wait_for_requests(server: MetadataServer, count: int = 2) -> None:

@@ -28,7 +28,7 @@ from mnmt_jax.data.preparation.language_rule import DetectedLanguage
 from mnmt_jax.data.preparation.length_rules import Length, LengthRatio, PieceLength, PieceRatio
 from mnmt_jax.data.preparation.ngram_hashes import ngram_hashes
 from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams, Score
-from mnmt_jax.data.preparation.steps import OnePairRule, PairBatch, SideRule
+from mnmt_jax.data.preparation.steps import PairBatch, SideRule
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError
 from tests import slow_steps
@@ -423,25 +423,10 @@ class WrittenIn(SideRule):
         return np.array([text == side.language for text in side.sentences])
 
 
-class SameCase(OnePairRule):
-    """Sentences of one case."""
-
-    name = "same_case"
-
-    def accepts(self, source, target, direction):
-        return source.isupper() == target.isupper() and direction == DIRECTION
-
-
 def test_side_rules_know_the_language_and_drop_a_pair_for_either_side():
     pairs = [("de", "en"), ("de", "x"), ("en", "en"), ("en", "de")]
     assert kept(WrittenIn(), *pairs, direction=("de", "en")) == [1, 0, 0, 0]
     assert WrittenIn.title() == "Language of the sentence"
-
-
-def test_rules_of_one_pair():
-    assert kept(SameCase(), ("A", "B"), ("a", "B"), ("a", "b")) == [1, 0, 1]
-    with pytest.raises(ValueError, match="shorter"):
-        SameCase().keeps(PairBatch(["a", "b"], ["c"], DIRECTION))
 
 
 def test_too_many_hashes_name_the_setting_to_change():

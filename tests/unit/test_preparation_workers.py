@@ -28,6 +28,7 @@ from tests.unit.made_preparation import (
     run,
     vocabulary,
 )
+from tests.waiting import wait_until
 
 __all__ = ["corpus", "vocabulary"]  # fixtures
 
@@ -91,13 +92,6 @@ def is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:
         return False
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_workers_end_with_a_killed_command(tmp_path):

@@ -426,6 +426,6 @@ def test_a_builtin_mixture_has_text_to_evaluate_on(evaluation, tmp_path, monkeyp
 
 
 def test_an_outage_stays_one_that_the_same_command_continues(tmp_path):
-    work = _locked_work(tmp_path / "work", {}, False, print)
+    work = _locked_work(tmp_path / "work", {}, False, print, "--output")
     with pytest.raises(OutageError, match="^no answer$"), work:
         raise OutageError("no answer")

@@ -22,6 +22,7 @@ from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
 from tests.unit.made_server import MadeJob, made_service, serving
+from tests.waiting import wait_until
 
 
 def call(address: str, path: str, body: object = None, **headers: str) -> tuple[int, object]:
@@ -250,13 +251,6 @@ def test_sentences_of_a_client_that_went_away_are_not_translated(job):
         job.gate.set()
         assert first.result()[0] == last.result()[0] == 200
         assert [sentence for batch in job.batches for sentence in batch] == ["One.", "Last."]
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_sentences_that_wait_for_the_compiler_hold_up_no_others(job):

@@ -16,7 +16,8 @@ import pytest
 
 from mnmt_jax.serving import service as service_module
 from tests.unit.made_server import MadeJob, made_service, serving
-from tests.unit.test_serving import call, wait_until
+from tests.unit.test_serving import call
+from tests.waiting import wait_until
 
 HELLO = {"q": "Hello.", "source": "en", "target": "de"}
 REGIONS = ("en", "de", "pt_BR", "zh", "zh_Hant")

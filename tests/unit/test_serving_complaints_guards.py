@@ -20,7 +20,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_detectors import make_lid176
 from tests.unit.made_server import MadeJob, made_service, serving
-from tests.unit.test_serving import call, wait_until
+from tests.unit.test_serving import call
+from tests.waiting import wait_until
 
 LANGUAGES = ("en", "de", "fr", "it", "bn", "ru", "pt")
 LOOP = "pre-pre- pre-pre-" + " pre-" * 40

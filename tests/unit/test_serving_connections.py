@@ -16,7 +16,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.serving.settings import Settings
 from tests.processor_time import is_quicker_than
 from tests.unit.made_server import MadeJob, made_service, serving, serving_app
-from tests.unit.test_serving import call, wait_until
+from tests.unit.test_serving import call
+from tests.waiting import wait_until
 
 LIMITS = {
     "headers_timeout": 1.0,

@@ -202,7 +202,7 @@ def test_a_server_that_samples_refuses_a_glossary(address, job, monkeypatch):
 def test_glossaries_are_kept_and_belong_to_their_owner(tmp_path, monkeypatch):
     pairs = [("file", "Datei|x")]
     database = Database(tmp_path / "server.db")
-    made = GlossaryStore(database).create("one", "Parts", ("EN", "DE"), pairs)
+    (made,) = GlossaryStore(database).create("one", "Parts", {("EN", "DE"): pairs})
     database.close()
     store = GlossaryStore(Database(tmp_path / "server.db"))
     assert store.find("one", made.id) == [made] and store.of_owner("one") == [[made]]
@@ -212,15 +212,16 @@ def test_glossaries_are_kept_and_belong_to_their_owner(tmp_path, monkeypatch):
     assert not store.delete("other", made.id)
     monkeypatch.setattr(glossary_store, "MAX_GLOSSARIES", 1)
     with pytest.raises(TooManyGlossaries):
-        store.create("one", "More", ("EN", "DE"), pairs)
-    assert store.create("other", "More", ("EN", "DE"), pairs).count == 1
+        store.create("one", "More", {("EN", "DE"): pairs})
+    (other,) = store.create("other", "More", {("EN", "DE"): pairs})
+    assert other.count == 1
     assert store.delete("one", made.id) and not store.delete("one", made.id)
 
 
 def test_few_glossaries_are_in_memory(monkeypatch):
     monkeypatch.setattr(glossary_store, "_LOADED", 2)
     store = GlossaryStore(Database())
-    made = [store.create("", str(n), ("EN", "DE"), [("a", str(n))]) for n in range(4)]
+    made = [store.create("", str(n), {("EN", "DE"): [("a", str(n))]})[0] for n in range(4)]
     for stored in made:
         assert store.glossary(stored).entries[0].targets == (stored.name,)
     assert len(store._loaded) == 2

@@ -26,7 +26,8 @@ from mnmt_jax.serving.settings import Settings, add_settings_flags
 from mnmt_jax.serving.usage import QuotaExceeded, Usage, read_usage
 from tests.full_disk import files_up_to
 from tests.unit.made_server import MadeJob, made_service, serving
-from tests.unit.test_serving import call, wait_until
+from tests.unit.test_serving import call
+from tests.waiting import wait_until
 
 HELLO = {"q": "Hello.", "source": "en", "target": "de"}
 DEEPL_HELLO = {"text": ["Hello."], "source_lang": "EN", "target_lang": "DE"}

@@ -18,7 +18,7 @@ from mnmt_jax.decoding.text.text_parts import (
 from mnmt_jax.decoding.text.text_translation import translation_steps
 from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.decoding.translation import Hypothesis, Translation
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.normalization import has_letters
 from tests.processor_time import is_quicker_than
 from tests.slow_text_parts import (
     join_lines_slowly,

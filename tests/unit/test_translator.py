@@ -17,7 +17,7 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
-from tests.slow_search import slow_beam_search
+from tests.slow_search import slow_beam_search, without_token
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_text import LANGUAGES, vocabulary
 from tests.unit.made_translator import (
@@ -35,12 +35,7 @@ def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
     """Search with teacher forcing through the converter that training uses."""
     log_probs = forced_log_probs(translator, line, "en", target)
 
-    def without_unk(tokens: list[int]) -> np.ndarray:
-        values = np.array(log_probs(tokens))
-        values[vocabulary().unk_id] = -np.inf
-        return values
-
-    return slow_beam_search(without_unk, beam=beam, max_length=11)
+    return slow_beam_search(without_token(log_probs, vocabulary().unk_id), beam=beam, max_length=11)
 
 
 @pytest.mark.parametrize("layout", ["register", "prefix_trigger"])

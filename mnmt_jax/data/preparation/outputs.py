@@ -28,7 +28,7 @@ from mnmt_jax.data.preparation.chunk_files import (
     write_encoded,
     write_facts,
 )
-from mnmt_jax.data.preparation.passes import Group, Job, last_chunks
+from mnmt_jax.data.preparation.passes import REPORT_FILE, Group, Job, last_chunks
 from mnmt_jax.data.preparation.runners import Unit
 from mnmt_jax.data.preparation.stages import Counts, Stage, select_pairs
 from mnmt_jax.data.preparation.steps import PairBatch
@@ -129,7 +129,7 @@ class TextOutput:
             UserError: if not; as `check_output_directory`.
         """
         check_output_directory(
-            folder, overwrite, mark="preparation.json", kind="prepared text", flag=self.flag
+            folder, overwrite, mark=REPORT_FILE, kind="prepared text", flag=self.flag
         )
 
     def identity(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from mnmt_jax.data.corpus import Corpus, DropReport, FileCorpus
+from mnmt_jax.data.mixtures import PlannedTask
 from mnmt_jax.data.preparation.chunk_files import (
     read_batch,
     read_facts,
@@ -31,10 +32,14 @@ from mnmt_jax.data.preparation.chunk_files import (
     write_facts,
     write_keys,
 )
+from mnmt_jax.data.preparation.runners import Unit
 from mnmt_jax.data.preparation.score_files import ScoredPair, ScoreFiles, scored_pairs
 from mnmt_jax.data.preparation.stages import Counts, Stage
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.vocabulary.language_codes import Direction
+
+REPORT_FILE = "preparation.json"
+"""Name of the report of a preparation, in the folder of its output."""
 
 
 class Output(Protocol):
@@ -45,6 +50,20 @@ class Output(Protocol):
     """
 
     flag: ClassVar[str]
+
+    @property
+    def vocabulary(self) -> Path | None:
+        """Folder of the vocabulary; None if nothing is encoded."""
+
+    def check(self, folder: Path, overwrite: bool) -> None:
+        """Check that the output can be written to a folder.
+
+        Raises:
+            UserError: if not.
+        """
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be equal to continue a preparation."""
 
     def write_chunk(self, stem: Path, batch: PairBatch, stage: Stage, counts: Counts) -> int:
         """Write the pairs of a chunk that the piece rules of the last stage keep.
@@ -59,8 +78,14 @@ class Output(Protocol):
             The number of pairs written.
         """
 
+    def units(self, tasks: Sequence[PlannedTask], groups: Sequence[Group]) -> list[Unit]:
+        """Return the arguments of `write` after the job, a group first."""
+
     def write(self, job: Job, group: Group, *unit: Any) -> None:
         """Write the files of a unit of `units` from the chunks of its group."""
+
+    def assemble(self, job: Job, tasks: Sequence[PlannedTask], folder: Path) -> None:
+        """Make the output of the finished files in a folder."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,9 +28,8 @@ from mnmt_jax.data.mixtures import PlannedTask, no_text_error
 from mnmt_jax.data.opposite_directions import has_same_sample, has_same_text
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
-from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
 from mnmt_jax.data.preparation.pair_rules import Score
-from mnmt_jax.data.preparation.passes import Group, Job
+from mnmt_jax.data.preparation.passes import Group, Job, Output
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, sum_chunks
 from mnmt_jax.data.preparation.runners import Runner, Unit
@@ -55,7 +54,7 @@ def prepare(
     tasks: Sequence[PlannedTask],
     recipe: Recipe,
     *,
-    form: CacheOutput | TextOutput,
+    form: Output,
     output: Path,
     runner: Runner,
     scores: Sequence[ScoreFiles] = (),
@@ -238,7 +237,7 @@ def _locked_work(
     identity: Mapping[str, Any],
     overwrite: bool,
     report: Callable[[str], None],
-    flag: str = "--output",
+    flag: str,
 ) -> Iterator[None]:
     """Create or continue the work folder, in one process at a time.
 

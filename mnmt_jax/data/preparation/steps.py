@@ -134,10 +134,10 @@ class Step(abc.ABC):
         is_ratio = math.isfinite(value) and value >= 1
         self.require(field, is_ratio, expected="a number, 1 or more")
 
-    def require_range(self, low_field: str, high_field: str, least: int = 0) -> None:
+    def require_range(self, low_field: str, high_field: str) -> None:
         """Check the limits of a range; None for no upper limit."""
         low, high = getattr(self, low_field), getattr(self, high_field)
-        self.require(low_field, low >= least, expected=f"{least} or more")
+        self.require(low_field, low >= 0, expected="0 or more")
         is_above = high is None or high >= low
         self.require(high_field, is_above, expected=f"{low_field} ({low}) or more")
 
@@ -174,20 +174,6 @@ class SideRule(PairRule):
     @abc.abstractmethod
     def accepts_side(self, side: Side) -> np.ndarray:
         """Return which sentences pass, bool `[n]`."""
-
-
-class OnePairRule(PairRule):
-    """A rule defined by a function of one pair."""
-
-    def keeps(self, batch: PairBatch) -> np.ndarray:
-        """Return which pairs are kept, bool `[n]`."""
-        pairs = zip(batch.sources, batch.targets, strict=True)
-        kept = (self.accepts(source, target, batch.direction) for source, target in pairs)
-        return np.fromiter(kept, bool, len(batch))
-
-    @abc.abstractmethod
-    def accepts(self, source: str, target: str, direction: Direction) -> bool:
-        """Return whether a pair is kept."""
 
 
 class KeyRule(Step):

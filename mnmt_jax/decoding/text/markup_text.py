@@ -23,7 +23,7 @@ from mnmt_jax.decoding.text.tag_placement import Node, all_nodes, fixed_nodes, p
 from mnmt_jax.decoding.text.text_parts import SentenceEnds, split_long, split_spaces, split_text
 from mnmt_jax.decoding.text.translated_text import LineOfText, SentenceTranslation
 from mnmt_jax.decoding.translation import Alignment, Translation
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.normalization import has_letters
 
 
 class PlainSentence(Protocol):

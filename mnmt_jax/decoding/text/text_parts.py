@@ -19,7 +19,7 @@ from typing import Literal
 from mnmt_jax.decoding.text.line_breaks import line_break_spans, line_joint, nearest_space
 from mnmt_jax.decoding.text.placeholders import placeholder_spans
 from mnmt_jax.vocabulary.language_codes import parse_code
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.normalization import has_letters
 
 _LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
 _LINE_BREAK_CHARACTER = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")

@@ -35,8 +35,8 @@ from mnmt_jax.decoding.text.translated_text import (
     TextTranslation,
 )
 from mnmt_jax.decoding.translation import Alignment, Translation
-from mnmt_jax.vocabulary.language_detectors import has_letters
 from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
+from mnmt_jax.vocabulary.normalization import has_letters
 
 _LEAST_CAPITALS = 2  # letters of a sentence in capitals
 
