@@ -22,6 +22,7 @@ _JSON, _PAGE = "analysis.json", "analysis.html"
 _IDENTITY_KEYS = ("analysis", "run", "parameters_fingerprint", "task", "others", "read_directions")
 _SETTINGS, _SENTENCES = "settings", "sentences_fingerprint"
 _FINGERPRINT, _LEGACY_FINGERPRINT = "parameters_fingerprint", "parameters"
+_PROBE_SPLIT, _LEGACY_PROBE_SPLIT = "probe_split", "trained_on"
 
 
 def check_analysis_folder(output: str | Path) -> None:
@@ -79,6 +80,9 @@ def _with_current_keys(document: dict[str, Any]) -> dict[str, Any]:
     for model in models:
         if _LEGACY_FINGERPRINT in model:
             model.setdefault(_FINGERPRINT, model.pop(_LEGACY_FINGERPRINT))
+    settings = document.get(_SETTINGS)
+    if isinstance(settings, dict) and _LEGACY_PROBE_SPLIT in settings:
+        settings.setdefault(_PROBE_SPLIT, settings.pop(_LEGACY_PROBE_SPLIT))
     return document
 
 

@@ -94,6 +94,7 @@ def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     parser.synonyms = _SYNONYMS
+    parser.flag_hints = {"--trained_on": "use --probe_split"}
     parser.add_argument(
         "kind",
         choices=tuple(_LIMITS),

@@ -22,7 +22,7 @@ from mnmt_jax.commands.analysis_inputs import (
     translator_facts,
     uses_model_output,
 )
-from mnmt_jax.commands.common_flags import checkpoint_step, list_of, split_list
+from mnmt_jax.commands.common_flags import checkpoint_step, list_of
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _models(
     """
     from mnmt_jax.decoding.translator import Translator
 
-    listed = split_list(flags.step) if isinstance(flags.step, str) else []
+    listed = list_of("--step", flags.step) if isinstance(flags.step, str) else []
     steps = [checkpoint_step(item) for item in listed] or [flags.step]
     checkpoints = list(itertools.product(flags.runs, steps))
     if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:

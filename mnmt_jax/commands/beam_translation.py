@@ -34,7 +34,7 @@ from mnmt_jax.files.atomic_write import lock, new_file, write_text
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
-from mnmt_jax.vocabulary.language_detectors import LID176
+from mnmt_jax.vocabulary.detector_names import LID176
 
 _PROVENANCE_FILE = "made_by.json"
 

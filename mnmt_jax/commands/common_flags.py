@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from mnmt_jax.errors import UserError, docs_page, install_remedy, suggest
 from mnmt_jax.files.bucket import is_bucket
-from mnmt_jax.vocabulary.language_detectors import LANGDETECT, LID176
+from mnmt_jax.vocabulary.detector_names import LANGDETECT, LID176
 
 MOST = 2**31 - 1  # of a whole number
 _PREFIX = "--gin."

@@ -35,7 +35,7 @@ from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, say, warn
 from mnmt_jax.evaluation.neural_metrics import COMET_MODELS, ENGLISH_MODELS, METRICX_MODEL
 from mnmt_jax.vocabulary.language_codes import find_code
-from mnmt_jax.vocabulary.language_detectors import LID176
+from mnmt_jax.vocabulary.detector_names import LID176
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
@@ -272,6 +272,8 @@ def _open_system(
         from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
 
         refuse_flags(flags, ["name"], "a run")
+        if flags.pivot_prompt and not flags.pivot:
+            raise UserError("--pivot_prompt is for translations through a pivot; add --pivot")
         return load_evaluated_model(
             flags.run,
             flags.step,

@@ -21,7 +21,6 @@ from mnmt_jax.commands.text_files import (
     open_output,
     read_lines,
 )
-from mnmt_jax.config.loading import is_bound
 from mnmt_jax.errors import pluralize, warn
 from mnmt_jax.runtime.first_results import note_first_results
 
@@ -74,6 +73,7 @@ def main() -> None:
     if flags.output:
         check_output_file(flags.output, flags.input)
     import_modules(flags.module_import)
+    from mnmt_jax.config.loading import is_bound
     from mnmt_jax.decoding.language_model import LanguageModel
 
     prompts: Iterable[str] = [""]

@@ -31,7 +31,7 @@ from mnmt_jax.runtime.processors import count_processors
 from mnmt_jax.runtime.run_command import signal_status
 from mnmt_jax.serving.model_names import name_runs
 from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
-from mnmt_jax.vocabulary.language_detectors import LANGDETECT, LID176
+from mnmt_jax.vocabulary.detector_names import LANGDETECT, LID176
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.text.sentence_job import SentenceJob

@@ -42,6 +42,7 @@ _SPACELESS_LOOP = regex.compile(r"(.{2,8}?)\1{2,}", regex.DOTALL)
 _STRETCHED = 30  # characters of a letter that is repeated on purpose ("noooo"), at most
 _NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 _NO_LETTER = regex.compile(r"[^\p{L}\p{M}]+")
+_UNCASED = regex.compile(r"\p{Lo}")  # letters of scripts without capitals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +186,13 @@ def is_copy(source: str, translation: str) -> bool:
     if _letters(source) < MIN_LETTERS:
         return False
     first, second = fold([source, translation], case=True, punctuation=True)
-    starts = [word[0] for word in _NO_WORD.split(source) if word]
-    return first == second and not all(one.isupper() or one.isnumeric() for one in starts)
+    words = [word for word in _NO_WORD.split(source) if word]
+    return first == second and not all(map(_begins_name, words))
+
+
+def _begins_name(word: str) -> bool:
+    """Return whether a word begins with a capital, or with a digit in a script that has them."""
+    return word[0].isupper() or (word[0].isdecimal() and not _UNCASED.search(word))
 
 
 def is_repetitive(

@@ -72,17 +72,17 @@ class HypothesisFiles:
                 )
                 raise UserError(f"{path}:{number}: {line.detail}; replace the line{recode}")
             lines.append(line.strip())
-        lines = lines[: self.limit or None]
-        if len(lines) != len(sources):
+        scored = lines[: self.limit or None]
+        if len(scored) != len(sources):
             shorter = f", or give --limit={len(lines)}" if 0 < len(lines) < len(sources) else ""
             raise UserError(
                 f"{path}: has {pluralize(len(lines), 'line')} for {len(sources)} test sentences; "
                 f"write one line per sentence, blank for none{shorter}"
             )
         if path.suffix == _JSON:
-            rows = enumerate(zip(lines, sources, strict=True), start=1)
-            lines = [_hypothesis(line, source, f"{path}:{n}") for n, (line, source) in rows]
-        return [TranslatedSentence(line) for line in lines]
+            rows = enumerate(zip(scored, sources, strict=True), start=1)
+            scored = [_hypothesis(line, source, f"{path}:{n}") for n, (line, source) in rows]
+        return [TranslatedSentence(line) for line in scored]
 
     def checksums(self) -> dict[str, str]:
         """Return a checksum of each file of the folder by its name without suffix, e.g. `de-fr`."""

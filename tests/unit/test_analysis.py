@@ -446,6 +446,14 @@ def test_fingerprints_of_earlier_versions_are_compared(tmp_path):
         check_same_analysis(tmp_path, {**facts, "parameters_fingerprint": 9})
 
 
+def test_the_split_of_earlier_probes_is_compared(tmp_path):
+    """The setting was called `trained_on`."""
+    write_analysis(tmp_path, {"analysis": "probe", "settings": {"trained_on": "test"}}, "t", [])
+    check_same_analysis(tmp_path, {"analysis": "probe", "settings": {"probe_split": "test"}})
+    with pytest.raises(UserError, match=r"\(probe_split\)"):
+        check_same_analysis(tmp_path, {"analysis": "probe", "settings": {"probe_split": "dev"}})
+
+
 def test_input_of_blank_lines_only_is_refused(runs, tmp_path):
     (tmp_path / "lines").write_text("\n \n", encoding="utf-8")
     flags = ["--input", tmp_path / "lines", "--source=en", "--target=de"]

@@ -119,8 +119,9 @@ def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
         with pytest.raises(UserError, match="12 lines for 13 .* none, or give --limit=12$"):
             HypothesisFiles(folder, limit).translate(["a"] * 13, PAIRS[0])
     assert len(HypothesisFiles(folder, limit=11).translate(["a"] * 11, PAIRS[0])) == 11
-    with pytest.raises(UserError, match=r"has 12 lines for 11 test sentences"):
-        HypothesisFiles(folder, limit=100).translate(["a"] * 11, PAIRS[0])
+    for limit, count in ((100, 11), (5, 3)):  # of more sentences than the test set has
+        with pytest.raises(UserError, match=f"has 12 lines for {count} test sentences"):
+            HypothesisFiles(folder, limit=limit).translate(["a"] * count, PAIRS[0])
     (folder / "de-fr.txt").write_bytes(b"eins\n\xff\xfe\n")
     with pytest.raises(UserError, match=r"de-fr.txt:2: .*replace the line"):
         files.translate(["a"] * 2, PAIRS[0])

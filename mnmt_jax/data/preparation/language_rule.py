@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.data.preparation.steps import Side, SideRule
-from mnmt_jax.vocabulary.language_detectors import LID176, LanguageDetector, find_detector
+from mnmt_jax.vocabulary.detector_names import LID176
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector, find_detector
 from mnmt_jax.vocabulary.normalization import has_letters
 
 

@@ -42,7 +42,7 @@ def handing(layer: Layer) -> Layer:
 
 @pytest.fixture(scope="module")
 def case():
-    """A plain model, the same with taps, parameters of both, and a batch."""
+    """A plain model, the same with intermediates, parameters of both, and a batch."""
     config = small_config("prefix", stage_layers=(LAYERS,), norm="post")
     plain = build_model(config, VOCAB)
     plan = plain.plan.with_layers(lambda number, layer: handing(layer))
@@ -68,7 +68,7 @@ def test_nothing_is_left_of_what_nobody_reads(case):
     assert read.cost_analysis()["flops"] > expected.cost_analysis()["flops"]
 
 
-def test_the_layers_own_taps_are_no_part_of_a_program_that_reads_none(monkeypatch):
+def test_the_layers_own_intermediates_are_no_part_of_a_program_that_reads_none(monkeypatch):
     """Word by word: queries and keys of attention, and what enters a feed-forward with branches."""
     method = LanguageLayers(("en", "de"), mlp=8, dropout=0.0)
     model = build_model(small_config("encoder_decoder", methods=(method,)), VOCAB)
