@@ -35,8 +35,8 @@ class Context:
 
     Attributes:
         pieces: most source pieces of a chunk of several sentences, with its separators.
-        separator: text between its sentences; a source sentence that contains it is a chunk by
-            itself.
+        separator: text between its sentences; a source sentence that contains it, or has no
+            pieces, is a chunk by itself.
     """
 
     pieces: int
@@ -74,7 +74,7 @@ class Context:
             language: their language.
         """
         lengths = [
-            self.pieces if self.separator in sentence else len(pieces)
+            len(pieces) if pieces and self.separator not in sentence else self.pieces
             for sentence, pieces in zip(
                 sentences, vocabulary.encode_lines(sentences, language), strict=True
             )

@@ -15,6 +15,7 @@ from mnmt_jax.decoding.search_settings import length_limit
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.vocabulary.normalization import is_blank
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,6 +92,7 @@ class ContextJob(TranslationJob):
             for line, part in zip(chunk, parts, strict=True):
                 if line.number not in done:
                     is_alone = len(chunk) == 1 and line.number in in_documents
+                    is_alone = is_alone and bool(part.hypotheses)
                     yield line, dataclasses.replace(part, without_context=is_alone)
         if not alone:
             return
@@ -100,12 +102,12 @@ class ContextJob(TranslationJob):
 
     def chunks(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
         """Yield the lines of each chunk; a blank line is a chunk by itself."""
-        for (source, _, is_blank), document in itertools.groupby(lines, key=_document_key):
+        for (source, _, are_blank), document in itertools.groupby(lines, key=_document_key):
             remaining = list(document)
             texts = [line.text for line in remaining]
             sizes = (
                 [1] * len(texts)
-                if is_blank
+                if are_blank
                 else self.context.chunk_sizes(texts, self.pretrained.vocabulary, source)
             )
             for size in sizes:
@@ -208,12 +210,12 @@ def trained_context(pretrained: PretrainedModel, pieces: int) -> Context:
 def _lines_of_documents(lines: Sequence[Line]) -> set[int]:
     """Return the numbers of the lines of documents of several lines."""
     numbers: set[int] = set()
-    for (*_, is_blank), document in itertools.groupby(lines, key=_document_key):
+    for (*_, are_blank), document in itertools.groupby(lines, key=_document_key):
         group = [line.number for line in document]
-        if len(group) > 1 and not is_blank:
+        if len(group) > 1 and not are_blank:
             numbers.update(group)
     return numbers
 
 
 def _document_key(line: Line) -> tuple[str, str, bool]:
-    return line.source_lang, line.target_lang, not line.text.strip()
+    return line.source_lang, line.target_lang, is_blank(line.text)

@@ -35,7 +35,7 @@ from mnmt_jax.decoding.terms import (
 )
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.byte_fallback import drop_incomplete_character
-from mnmt_jax.vocabulary.normalization import normalize_lines
+from mnmt_jax.vocabulary.normalization import is_blank, normalize_lines
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters, unknown_runs
 
 _CONTRAST_SOURCES = 1  # lines that a source is contrasted with, as published
@@ -334,7 +334,7 @@ def _encode(inference_model: InferenceModel, texts: Sequence[tuple[str, str]]) -
 
     SentencePiece may return pieces for blank texts; they are dropped.
     """
-    non_blank = [text if text.strip() else "" for text, _ in texts]
+    non_blank = ["" if is_blank(text) else text for text, _ in texts]
     return inference_model.vocabulary.encode_lines(non_blank, [language for _, language in texts])
 
 

@@ -25,6 +25,7 @@ from mnmt_jax.evaluation.evaluated_model import EvaluatedModel, with_documents
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.language_codes import Direction
+from mnmt_jax.vocabulary.normalization import NONE
 from tests.run_commands import command
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
@@ -162,6 +163,22 @@ def test_the_only_line_of_a_chunk_is_marked_in_a_document_of_several(translator,
     marked = [n for n, translation in completed.items() if translation.without_context]
     assert sorted(marked) == [2, 3]
     assert {"one| two", "one | two", longest, "river"} < set(searched)
+
+
+@pytest.mark.parametrize("blank", ["\u200b", " \u2060", "\ufeff", "\u2581"])
+def test_invisible_lines_end_documents(translator, blank):
+    lines = [line or blank for line in LINES]
+    job = job_of(translator)
+    numbered, expected = (
+        list(job.number_lines(texts, source="en", target="de")) for texts in (lines, LINES)
+    )
+    sizes = [[len(chunk) for chunk in job.chunks(texts)] for texts in (numbered, expected)]
+    assert sizes[0] == sizes[1]
+    unchanged = dataclasses.replace(translator.vocabulary, normalization=NONE)
+    params = translator.inference_model.params
+    published = Translator(translator.config, unchanged, params, contexts=[BAR])
+    blanks = run_job(job_of(published), [blank, blank])
+    assert not any(one.hypotheses or one.without_context for one in blanks.values())
 
 
 def test_finished_lines_are_left_out(translator, searched):

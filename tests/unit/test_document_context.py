@@ -105,6 +105,7 @@ def test_chunks_fit_as_they_are_encoded():
             assert context.split(context.join(chunk)) == chunk
     assert context.chunk_sizes(["one", "green two", "three"], vocabulary, "en") == [1, 1, 1]
     assert context.chunk_sizes(["one", "two", "three"], vocabulary, "en") == [3]
+    assert context.chunk_sizes(["one", "two", "\u200b", "three"], vocabulary, "en") == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
