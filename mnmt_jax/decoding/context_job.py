@@ -9,9 +9,8 @@ from typing import Any
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.encoded_lines import Line, encode_lines
 from mnmt_jax.decoding.pretrained import PretrainedModel
-from mnmt_jax.decoding.search_settings import length_limit
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names
@@ -74,10 +73,7 @@ class ContextJob(TranslationJob):
         done.
         """
         chunks = {chunk[0].number: chunk for chunk in self.chunks(lines)}
-        joined = [
-            dataclasses.replace(chunk[0], text=self.context.join([line.text for line in chunk]))
-            for chunk in chunks.values()
-        ]
+        joined = [self._join(chunk) for chunk in chunks.values()]
         finished = {
             number for number, chunk in chunks.items() if all(line.number in done for line in chunk)
         }
@@ -118,6 +114,13 @@ class ContextJob(TranslationJob):
         """Return what `TranslationJob.provenance` does, and the context."""
         return super().provenance() | {"context": dataclasses.asdict(self.context)}
 
+    def _join(self, chunk: Sequence[Line]) -> Line:
+        """Return the lines of a chunk as one."""
+        if len(chunk) == 1:
+            return chunk[0]
+        text = self.context.join([line.text for line in chunk])
+        return dataclasses.replace(chunk[0], text=text, context=self.context)
+
     def _divide(self, translation: Translation, chunk: Sequence[Line]) -> list[Translation] | None:
         """Return the translations of a chunk's lines.
 
@@ -156,10 +159,9 @@ class ContextJob(TranslationJob):
 
     def _is_limited(self, hypothesis: Hypothesis, chunk: Sequence[Line]) -> bool:
         """Return whether a hypothesis of a chunk has the maximum length."""
-        text = self.context.join([line.text for line in chunk])
-        pieces = self.pretrained.vocabulary.encode(text, chunk[0].source_lang)
-        extra = self.pretrained.inference_model.instruction.source_extra
-        return len(hypothesis.tokens) > length_limit(self.decode, len(pieces) + extra)
+        lines = {0: self._join(chunk)}
+        encoded = encode_lines(self.pretrained.inference_model, lines, self.decode)[0]
+        return len(hypothesis.tokens) > encoded.limit
 
 
 def create_job(

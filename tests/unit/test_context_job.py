@@ -156,6 +156,26 @@ def test_only_lines_of_the_chosen_hypothesis_of_maximum_length_are_limited(
     assert [(part.text, part.limited) for part in parts] == [("A", limited), ("B", limited)]
 
 
+def test_characters_are_copied_into_the_line_that_has_them(translator, monkeypatch):
+    lines = ["one two 🙂", "three", "ж house 🙂 river", "and two ж three"]
+    searches: list[str] = []
+
+    def search(plan, wanted, count):
+        for i in wanted:
+            source = translator.vocabulary.decode(plan.encoded_lines[i].inputs[0].source)
+            searches.append(source)
+            text = source.replace(" green", "green")  # as a separator is in translations
+            yield i, tuple(Hypothesis(text, -1.0, (3,)) for text in (f"{text}green", text))
+
+    monkeypatch.setattr("mnmt_jax.decoding.translate_lines._Plan.search", search)
+    translator.contexts = (Context(60, "green"),)
+    job = job_of(translator, copy_unknown=True, max_length=60, buckets=(70,))
+    completed = run_job(job, lines)
+    assert [completed[n].text for n in range(4)] == lines
+    assert searches == ["one twogreen threegreen house rivergreen and two three"]
+    assert [completed[n].unknown_characters for n in range(4)] == ["🙂", "", "ж🙂", "ж"]
+
+
 def test_the_only_line_of_a_chunk_is_marked_in_a_document_of_several(translator, searched):
     longest = " ".join(["one"] * 12)
     lines = ["one", "two", "one | two", longest, "", "", "river", "", "one | two"]
