@@ -122,7 +122,7 @@ class ContextJob(TranslationJob):
         return dataclasses.replace(chunk[0], text=text, context=self.context)
 
     def _divide(self, translation: Translation, chunk: Sequence[Line]) -> list[Translation] | None:
-        """Return the translations of a chunk's lines.
+        """Return the translations of a chunk's lines; a pivot of other sentences is left out.
 
         Returns:
             None if no hypothesis has as many sentences as the chunk.
@@ -140,6 +140,9 @@ class ContextJob(TranslationJob):
         limited = translation.limited
         if divided[0][0] is not translation.hypotheses[0] and translation.pivot is None:
             limited = self._is_limited(divided[0][0], chunk)
+        pivots: Sequence[str | None] = self.context.split(translation.pivot or "")
+        if len(pivots) != len(chunk):
+            pivots = [None] * len(chunk)
         return [
             dataclasses.replace(
                 translation,
@@ -148,6 +151,7 @@ class ContextJob(TranslationJob):
                     for hypothesis, sentences in divided
                 ),
                 limited=limited,
+                pivot=pivots[position],
                 unknown_characters="".join(
                     character
                     for character in line.text

@@ -156,6 +156,18 @@ def test_only_lines_of_the_chosen_hypothesis_of_maximum_length_are_limited(
     assert [(part.text, part.limited) for part in parts] == [("A", limited), ("B", limited)]
 
 
+@pytest.mark.parametrize(
+    ("pivot", "expected"),
+    [("un| deux", ["un", "deux"]), ("un deux", [None, None]), (None, [None, None])],
+)
+def test_each_line_has_its_part_of_the_pivot(translator, pivot, expected):
+    job = job_of(translator)
+    chunk = list(job.number_lines(["one", "two"], source="en", target="de"))
+    translation = dataclasses.replace(capitals("one| two"), pivot=pivot, retried="pivot")
+    parts = job._divide(translation, chunk)
+    assert [part.pivot for part in parts] == expected
+
+
 def test_characters_are_copied_into_the_line_that_has_them(translator, monkeypatch):
     lines = ["one two 🙂", "three", "ж house 🙂 river", "and two ж three"]
     searches: list[str] = []
