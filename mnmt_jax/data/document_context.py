@@ -35,8 +35,8 @@ class Context:
 
     Attributes:
         pieces: most source pieces of a chunk of several sentences, with its separators.
-        separator: text between its sentences; a source sentence that contains it is a chunk by
-            itself.
+        separator: text between its sentences; a source sentence that contains it, or has no
+            pieces, is a chunk by itself.
     """
 
     pieces: int
@@ -63,6 +63,19 @@ class Context:
         """Return the sentences of a chunk."""
         return [sentence.strip() for sentence in chunk.split(self.separator)]
 
+    def occurs(self, sentence: str, pieces: Sequence[int], vocabulary: Vocabulary) -> bool:
+        """Return whether a sentence has the separator, as text or as it is encoded.
+
+        The rule of a SentencePiece model may make a separator of another character: `nmt_nfkc`
+        reads U+FF5C as `|`.
+
+        Args:
+            sentence: the sentence.
+            pieces: its pieces.
+            vocabulary: vocabulary of the pieces.
+        """
+        return self.separator in sentence or self.separator in vocabulary.decode(pieces)
+
     def chunk_sizes(
         self, sentences: Sequence[str], vocabulary: Vocabulary, language: str
     ) -> list[int]:
@@ -74,7 +87,7 @@ class Context:
             language: their language.
         """
         lengths = [
-            self.pieces if self.separator in sentence else len(pieces)
+            len(pieces) if pieces and not self.occurs(sentence, pieces, vocabulary) else self.pieces
             for sentence, pieces in zip(
                 sentences, vocabulary.encode_lines(sentences, language), strict=True
             )

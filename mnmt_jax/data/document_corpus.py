@@ -157,7 +157,7 @@ class ContextCorpus(Corpus):
     Args:
         corpus: parallel corpus with document ids.
         context: how documents are divided.
-        vocabulary: measures the source sentences.
+        vocabulary: measures the source sentences, and shows separators in targets.
         report: receives a line with the counts of each split and direction that was read.
     """
 
@@ -200,7 +200,7 @@ class ContextCorpus(Corpus):
             sizes = self._context.chunk_sizes(sources, self._vocabulary, direction[0])
             remaining = iter(document)
             chunks = [list(itertools.islice(remaining, size)) for size in sizes]
-            examples = [chunk for chunk in chunks if not self._is_ambiguous(chunk)]
+            examples = [chunk for chunk in chunks if not self._is_ambiguous(chunk, direction[1])]
             counts.add(list(map(len, examples)), len(chunks) - len(examples))
             for chunk in examples:
                 source, target = map(self._context.join, zip(*chunk, strict=True))
@@ -208,10 +208,16 @@ class ContextCorpus(Corpus):
         self._report(f"{self.name}_{'_'.join(direction)} {split}: {counts}")
         counts.check(self._context)
 
-    def _is_ambiguous(self, chunk: SentencePairs) -> bool:
+    def _is_ambiguous(self, chunk: SentencePairs, language: str) -> bool:
         """Return whether the joined targets would have another number of sentences."""
-        separator = self._context.separator
-        return len(chunk) > 1 and any(separator in target for _, target in chunk)
+        if len(chunk) == 1:
+            return False
+        targets = [target for _, target in chunk]
+        encoded = self._vocabulary.encode_lines(targets, language)
+        return any(
+            self._context.occurs(target, pieces, self._vocabulary)
+            for target, pieces in zip(targets, encoded, strict=True)
+        )
 
 
 def check_separator(

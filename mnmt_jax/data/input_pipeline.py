@@ -381,6 +381,7 @@ class Pipeline:
             kinds=plan.noise,
             keys=self._keys(plan, names, _NOISE),
             planned=self._planned_lengths(plan),
+            contexts=[self.cache.tasks[name].context for name in names],
         )
 
     def _keys(self, plan: Plan, names: Sequence[str], *purpose: int) -> np.ndarray:

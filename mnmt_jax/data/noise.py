@@ -1,7 +1,8 @@
 """Noise in training text: case, typing errors and tags, as pure functions of a key per pair.
 
 The kind of noise of a pair follows from its key alone, so that rows are planned from lengths: a
-pair with noise is planned with room for more pieces. It stays as it is if it would need more.
+pair with noise is planned with room for more pieces. It stays as it is if it would need more. The
+sentences of a chunk of a document are changed one by one, so that its separators stay.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
 from mnmt_jax.vocabulary.seeded_permutation import hash64
 
@@ -74,11 +76,13 @@ class NoiseType:
         change: returns the changed pair; takes the pair, its languages and a random generator.
         growth: pieces planned per piece of the source and of the target.
         extra: pieces of the source and of the target planned in addition.
+        once: whether it changes one sentence of a chunk, since `extra` has room for one.
     """
 
     change: Callable[[Pair, Pair, random.Random], Pair]
     growth: tuple[float, float]
     extra: tuple[int, int]
+    once: bool = False
 
 
 NOISE_TYPES = {
@@ -86,7 +90,7 @@ NOISE_TYPES = {
     "upper": NoiseType(upper, (4.5, 4.5), (4, 4)),
     "title": NoiseType(title, (2.0, 2.0), (3, 3)),
     "typos": NoiseType(typos, (1.5, 1.0), (4, 0)),
-    "tags": NoiseType(tags, (1.0, 1.0), (20, 20)),
+    "tags": NoiseType(tags, (1.0, 1.0), (20, 20), once=True),
 }
 
 
@@ -128,7 +132,9 @@ class Noise:
         planned = np.ceil(lengths * growth).astype(np.int64) + extra
         return np.minimum(planned, most)
 
-    def change(self, pair: Pair, languages: Pair, kind: int, key: int) -> Pair:
+    def change(
+        self, pair: Pair, languages: Pair, kind: int, key: int, context: Context | None = None
+    ) -> Pair:
         """Return a pair with noise.
 
         Args:
@@ -136,9 +142,24 @@ class Noise:
             languages: codes of the source and target language.
             kind: index into `shares`.
             key: key of the pair.
+            context: how sentences are joined, if the pair may be a chunk of several.
         """
         rng = random.Random(int(hash64(key, _TEXT)[0]))
-        return NOISE_TYPES[self.shares[kind][0]].change(pair, languages, rng)
+        noise = NOISE_TYPES[self.shares[kind][0]]
+        if context is None or (sentences := _sentences(pair, context)) is None:
+            return noise.change(pair, languages, rng)
+        count = len(sentences)
+        for number in [_below(rng, count)] if noise.once else range(count):
+            sentences[number] = noise.change(sentences[number], languages, rng)
+        source, target = map(context.join, zip(*sentences, strict=True))
+        divided = _sentences((source, target), context)
+        return (source, target) if divided and len(divided) == count else pair
+
+
+def _sentences(pair: Pair, context: Context) -> list[Pair] | None:
+    """Return the sentence pairs of a chunk; None for a single one."""
+    source, target = map(context.split, pair)
+    return list(zip(source, target, strict=True)) if 1 < len(source) == len(target) else None
 
 
 def _below(rng: random.Random, limit: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.data.converter import Segments
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.data.noise import Noise
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -21,6 +22,7 @@ def add_noise(
     kinds: np.ndarray,
     keys: np.ndarray,
     planned: np.ndarray,
+    contexts: Sequence[Context | None],
 ) -> Segments:
     """Return segments with noise; a pair that needs more pieces than planned stays as it is.
 
@@ -33,6 +35,8 @@ def add_noise(
         kinds: kind of noise of each pair, -1 for none, int `[n]`.
         keys: key of the noise of each pair, uint64 `[n]`.
         planned: largest numbers of source and target pieces of each pair, int `[n, 2]`.
+        contexts: by the task number of `per_segment`, how the sentences of its chunks are joined;
+            None for a task of sentences.
     """
     chosen = np.flatnonzero(kinds >= 0).tolist()
     if not chosen:
@@ -44,12 +48,12 @@ def add_noise(
     )
     sides = [sources, [target[pair] for pair in chosen]]
     texts = [[vocabulary.decode(pieces) for pieces in side] for side in sides]
-    numbers = segments.per_segment[:2, chosen].tolist()
+    *numbers, tasks = segments.per_segment[:, chosen].tolist()
     languages = [[vocabulary.languages[number] for number in side] for side in numbers]
     noisy_texts = [
-        noise.change(pair, codes, int(kinds[number]), int(keys[number]))
-        for number, pair, codes in zip(
-            chosen, zip(*texts, strict=True), zip(*languages, strict=True), strict=True
+        noise.change(pair, codes, int(kinds[number]), int(keys[number]), contexts[task])
+        for number, task, pair, codes in zip(
+            chosen, tasks, zip(*texts, strict=True), zip(*languages, strict=True), strict=True
         )
     ]
     noisy_sides = [

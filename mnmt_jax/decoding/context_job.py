@@ -9,12 +9,12 @@ from typing import Any
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.encoded_lines import Line, encode_lines
 from mnmt_jax.decoding.pretrained import PretrainedModel
-from mnmt_jax.decoding.search_settings import length_limit
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.vocabulary.normalization import is_blank
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,10 +73,7 @@ class ContextJob(TranslationJob):
         done.
         """
         chunks = {chunk[0].number: chunk for chunk in self.chunks(lines)}
-        joined = [
-            dataclasses.replace(chunk[0], text=self.context.join([line.text for line in chunk]))
-            for chunk in chunks.values()
-        ]
+        joined = [self._join(chunk) for chunk in chunks.values()]
         finished = {
             number for number, chunk in chunks.items() if all(line.number in done for line in chunk)
         }
@@ -91,6 +88,7 @@ class ContextJob(TranslationJob):
             for line, part in zip(chunk, parts, strict=True):
                 if line.number not in done:
                     is_alone = len(chunk) == 1 and line.number in in_documents
+                    is_alone = is_alone and bool(part.hypotheses)
                     yield line, dataclasses.replace(part, without_context=is_alone)
         if not alone:
             return
@@ -100,12 +98,12 @@ class ContextJob(TranslationJob):
 
     def chunks(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
         """Yield the lines of each chunk; a blank line is a chunk by itself."""
-        for (source, _, is_blank), document in itertools.groupby(lines, key=_document_key):
+        for (source, _, are_blank), document in itertools.groupby(lines, key=_document_key):
             remaining = list(document)
             texts = [line.text for line in remaining]
             sizes = (
                 [1] * len(texts)
-                if is_blank
+                if are_blank
                 else self.context.chunk_sizes(texts, self.pretrained.vocabulary, source)
             )
             for size in sizes:
@@ -116,8 +114,15 @@ class ContextJob(TranslationJob):
         """Return what `TranslationJob.provenance` does, and the context."""
         return super().provenance() | {"context": dataclasses.asdict(self.context)}
 
+    def _join(self, chunk: Sequence[Line]) -> Line:
+        """Return the lines of a chunk as one."""
+        if len(chunk) == 1:
+            return chunk[0]
+        text = self.context.join([line.text for line in chunk])
+        return dataclasses.replace(chunk[0], text=text, context=self.context)
+
     def _divide(self, translation: Translation, chunk: Sequence[Line]) -> list[Translation] | None:
-        """Return the translations of a chunk's lines.
+        """Return the translations of a chunk's lines; a pivot of other sentences is left out.
 
         Returns:
             None if no hypothesis has as many sentences as the chunk.
@@ -135,6 +140,9 @@ class ContextJob(TranslationJob):
         limited = translation.limited
         if divided[0][0] is not translation.hypotheses[0] and translation.pivot is None:
             limited = self._is_limited(divided[0][0], chunk)
+        pivots: Sequence[str | None] = self.context.split(translation.pivot or "")
+        if len(pivots) != len(chunk):
+            pivots = [None] * len(chunk)
         return [
             dataclasses.replace(
                 translation,
@@ -143,6 +151,7 @@ class ContextJob(TranslationJob):
                     for hypothesis, sentences in divided
                 ),
                 limited=limited,
+                pivot=pivots[position],
                 unknown_characters="".join(
                     character
                     for character in line.text
@@ -154,10 +163,9 @@ class ContextJob(TranslationJob):
 
     def _is_limited(self, hypothesis: Hypothesis, chunk: Sequence[Line]) -> bool:
         """Return whether a hypothesis of a chunk has the maximum length."""
-        text = self.context.join([line.text for line in chunk])
-        pieces = self.pretrained.vocabulary.encode(text, chunk[0].source_lang)
-        extra = self.pretrained.inference_model.instruction.source_extra
-        return len(hypothesis.tokens) > length_limit(self.decode, len(pieces) + extra)
+        lines = {0: self._join(chunk)}
+        encoded = encode_lines(self.pretrained.inference_model, lines, self.decode)[0]
+        return len(hypothesis.tokens) > encoded.limit
 
 
 def create_job(
@@ -208,12 +216,12 @@ def trained_context(pretrained: PretrainedModel, pieces: int) -> Context:
 def _lines_of_documents(lines: Sequence[Line]) -> set[int]:
     """Return the numbers of the lines of documents of several lines."""
     numbers: set[int] = set()
-    for (*_, is_blank), document in itertools.groupby(lines, key=_document_key):
+    for (*_, are_blank), document in itertools.groupby(lines, key=_document_key):
         group = [line.number for line in document]
-        if len(group) > 1 and not is_blank:
+        if len(group) > 1 and not are_blank:
             numbers.update(group)
     return numbers
 
 
 def _document_key(line: Line) -> tuple[str, str, bool]:
-    return line.source_lang, line.target_lang, not line.text.strip()
+    return line.source_lang, line.target_lang, is_blank(line.text)

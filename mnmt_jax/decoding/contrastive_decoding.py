@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.decoding.search_arrays import AnyArray
+from mnmt_jax.vocabulary.normalization import is_blank
 
 EXCLUDED_PROB_SCALE = 1e-6
 """Factor on token probabilities where the contrasts exclude all allowed tokens.
@@ -91,12 +92,12 @@ def draw_contrast_sources(
     """
     pools: dict[str, dict[str, None]] = {}
     for _, language, text in texts:
-        if text.strip():
+        if not is_blank(text):
             pools.setdefault(language, {})[text] = None
     lists = {language: list(pool) for language, pool in pools.items()}
     drawn = []
     for number, language, text in texts:
-        pool = lists.get(language, []) if text.strip() else []
+        pool = [] if is_blank(text) else lists.get(language, [])
         candidates = random.Random(f"{seed} {number}").sample(pool, min(count + 1, len(pool)))
         drawn.append(tuple(other for other in candidates if other != text)[:count])
     return drawn

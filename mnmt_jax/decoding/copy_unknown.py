@@ -3,7 +3,8 @@
 A model cannot read or write a character that its vocabulary lacks (`<unk>`), and learns nothing
 about one that its training text lacks. With `Decode.copy_unknown` such characters are removed from
 the source and inserted at the corresponding position of the translation. Characters at the start or
-end of the source stay there; others go to the nearest word boundary.
+end of the source stay there; others go to the nearest word boundary. In a chunk of a document
+this is done for each sentence.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Sequence
 
 import regex
 
-from mnmt_jax.vocabulary.unknown_characters import UnknownRun
+from mnmt_jax.data.document_context import Context
+from mnmt_jax.vocabulary.unknown_characters import UnknownRun, unknown_runs
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _CLUSTER = regex.compile(r"\X")
 
@@ -34,6 +37,49 @@ class CopiedText:
     position: float
     space_before: bool
     space_after: bool
+
+
+Copies = tuple[tuple[CopiedText, ...], ...]
+"""Characters to copy, of each sentence of a text; empty if no sentence has any."""
+
+
+def extract_copies(
+    text: str, vocabulary: Vocabulary, language: str, context: Context | None = None
+) -> tuple[str, Copies]:
+    """Separate the unknown characters of each sentence of a text from the others.
+
+    Args:
+        text: normalised text.
+        vocabulary: vocabulary that encodes it.
+        language: its language.
+        context: how the sentences of a chunk are joined; None for one sentence.
+
+    Returns:
+        The text without them, and the characters to copy.
+    """
+    sentences = context.split(text) if context else [text]
+    runs = [unknown_runs(vocabulary, sentence, language) for sentence in sentences]
+    known_texts, copies = zip(*map(extract_unknown, sentences, runs), strict=True)
+    remaining = (
+        context.join([known.strip() for known in known_texts]) if context else known_texts[0]
+    )
+    return remaining, copies if any(copies) else ()
+
+
+def reinsert_copies(translation: str, copies: Copies, context: Context | None = None) -> str:
+    """Insert the unknown characters of each sentence of a source into its translation.
+
+    Args:
+        translation: translation of the other characters; one with another number of sentences than
+            the source stays as it is.
+        copies: characters from `extract_copies`.
+        context: as in `extract_copies`.
+    """
+    sentences = context.split(translation) if context else [translation]
+    if len(sentences) != len(copies):
+        return translation
+    complete = list(map(reinsert_unknown, sentences, copies))
+    return context.join(complete) if context else complete[0]
 
 
 def extract_unknown(text: str, runs: Sequence[UnknownRun]) -> tuple[str, tuple[CopiedText, ...]]:

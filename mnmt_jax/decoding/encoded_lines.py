@@ -13,6 +13,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, HostBatch
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.data.single_sentences import single_sentence_batch
 from mnmt_jax.decoding.contrastive_decoding import (
@@ -20,7 +21,7 @@ from mnmt_jax.decoding.contrastive_decoding import (
     draw_contrast_sources,
     language_contrast_weights,
 )
-from mnmt_jax.decoding.copy_unknown import CopiedText, extract_unknown
+from mnmt_jax.decoding.copy_unknown import Copies, extract_copies
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.search import Request, sentence_rngs
@@ -35,8 +36,8 @@ from mnmt_jax.decoding.terms import (
 )
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.byte_fallback import drop_incomplete_character
-from mnmt_jax.vocabulary.normalization import normalize_lines
-from mnmt_jax.vocabulary.unknown_characters import unknown_characters, unknown_runs
+from mnmt_jax.vocabulary.normalization import is_blank, normalize_lines
+from mnmt_jax.vocabulary.unknown_characters import unknown_characters
 
 _CONTRAST_SOURCES = 1  # lines that a source is contrasted with, as published
 
@@ -56,6 +57,7 @@ class Line:
         auxiliary: translation of the text that the source has too, and its language; None for a
             plain source (`mnmt_jax.data.parallel_prompts`).
         sampling_index: seeds sampling; None is the number.
+        context: how the sentences of the text are joined, if it is a chunk of several.
     """
 
     number: int
@@ -67,6 +69,7 @@ class Line:
     terms: LineTerms = NO_TERMS
     auxiliary: tuple[str, str] | None = None
     sampling_index: int | None = None
+    context: Context | None = None
 
     @property
     def seed(self) -> int:
@@ -96,7 +99,7 @@ class EncodedLine:
     size: int = 0
     limit: int = 0
     unknown: str = ""
-    copies: tuple[CopiedText, ...] = ()
+    copies: Copies = ()
     terms: EncodedTerms | None = None
 
     @property
@@ -155,11 +158,11 @@ def encode_lines(
     All lines have the same number of inputs, so that they have the same shape.
     """
     texts = dict.fromkeys(
-        (text, language)
+        text
         for line in lines.values()
-        for text, language in (
-            *((text, line.source_lang) for text in (line.text, *line.contrast_sources)),
-            *((line.auxiliary,) if line.auxiliary else ()),
+        for text in (
+            *_source_texts(line),
+            *((_Text(*line.auxiliary),) if line.auxiliary else ()),
         )
     )
     sources = _encode_sources(inference_model, list(texts), decode)
@@ -167,13 +170,11 @@ def encode_lines(
     max_pieces = max(decode.buckets) - extra
 
     def encode(line: Line) -> EncodedLine:
-        source, *others = (
-            sources[text, line.source_lang] for text in (line.text, *line.contrast_sources)
-        )
+        source, *others = (sources[text] for text in _source_texts(line))
         if not source.pieces:
             return EncodedLine(unknown=source.unknown, copies=source.copies)
         pieces = source.pieces
-        if line.auxiliary and (auxiliary := sources[line.auxiliary].pieces):
+        if line.auxiliary and (auxiliary := sources[_Text(*line.auxiliary)].pieces):
             pieces = join_auxiliary(
                 inference_model.vocabulary, pieces, line.auxiliary[1], auxiliary
             )
@@ -295,28 +296,41 @@ def _rngs(lines: Sequence[tuple[int, EncodedLine]], decode: Decode, size: int) -
     return sentence_rngs(decode.seed, jnp.asarray(ids))
 
 
+class _Text(NamedTuple):
+    """A text to encode; attributes as in `Line`."""
+
+    text: str
+    language: str
+    context: Context | None = None
+
+
+def _source_texts(line: Line) -> list[_Text]:
+    """Return the text of a line, and those it is contrasted with."""
+    contrast_sources = (_Text(text, line.source_lang) for text in line.contrast_sources)
+    return [_Text(line.text, line.source_lang, line.context), *contrast_sources]
+
+
 class _Source(NamedTuple):
     """An encoded text; attributes as in `EncodedLine`."""
 
     pieces: Sequence[int]
     unknown: str
-    copies: tuple[CopiedText, ...] = ()
+    copies: Copies = ()
 
 
 def _encode_sources(
-    inference_model: InferenceModel, texts: Sequence[tuple[str, str]], decode: Decode
-) -> dict[tuple[str, str], _Source]:
-    """Encode texts with their languages, and collect characters that no piece covers."""
+    inference_model: InferenceModel, texts: Sequence[_Text], decode: Decode
+) -> dict[_Text, _Source]:
+    """Encode texts, and collect characters that no piece covers."""
     vocabulary, sources = inference_model.vocabulary, {}
-    for (text, language), pieces in zip(texts, _encode(inference_model, texts), strict=True):
-        unknown = unknown_characters(vocabulary, text, pieces, language)
-        sources[text, language] = _Source(pieces, unknown)
+    for text, pieces in zip(texts, _encode(inference_model, texts), strict=True):
+        unknown = unknown_characters(vocabulary, text.text, pieces, text.language)
+        sources[text] = _Source(pieces, unknown)
         if unknown and decode.copy_unknown:
-            (normalized,) = normalize_lines([text], vocabulary.normalization)
-            runs = unknown_runs(vocabulary, normalized, language)
-            remaining, copies = extract_unknown(normalized, runs)
-            (pieces,) = _encode(inference_model, [(remaining, language)])
-            sources[text, language] = _Source(pieces, unknown, copies)
+            (normalized,) = normalize_lines([text.text], vocabulary.normalization)
+            remaining, copies = extract_copies(normalized, vocabulary, *text[1:])
+            (pieces,) = _encode(inference_model, [text._replace(text=remaining)])
+            sources[text] = _Source(pieces, unknown, copies)
     return sources
 
 
@@ -329,13 +343,14 @@ def _truncate(
     return drop_incomplete_character(pieces[:max_pieces], inference_model.vocabulary.byte_values)
 
 
-def _encode(inference_model: InferenceModel, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Return the pieces of texts with their languages; none for blank texts.
+def _encode(inference_model: InferenceModel, texts: Sequence[_Text]) -> list[list[int]]:
+    """Return the pieces of texts; none for blank texts.
 
     SentencePiece may return pieces for blank texts; they are dropped.
     """
-    non_blank = [text if text.strip() else "" for text, _ in texts]
-    return inference_model.vocabulary.encode_lines(non_blank, [language for _, language in texts])
+    non_blank = ["" if is_blank(text.text) else text.text for text in texts]
+    languages = [text.language for text in texts]
+    return inference_model.vocabulary.encode_lines(non_blank, languages)
 
 
 def make_example(

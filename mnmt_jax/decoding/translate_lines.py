@@ -27,7 +27,7 @@ from mnmt_jax.decoding.continuous_batching import (
     batch_shape,
     search_continuously,
 )
-from mnmt_jax.decoding.copy_unknown import reinsert_unknown
+from mnmt_jax.decoding.copy_unknown import reinsert_copies
 from mnmt_jax.decoding.encoded_lines import (
     EncodedLine,
     Line,
@@ -118,7 +118,7 @@ def to_translation(
     Args:
         encoded: the encoded line.
         hypotheses: its hypotheses, best first.
-        line: the line, named in errors.
+        line: the line.
 
     Raises:
         UserError: if there is no hypothesis, because the model's output is not finite.
@@ -128,7 +128,9 @@ def to_translation(
     limited = len(hypotheses[0].tokens) > encoded.limit
     if encoded.copies:
         hypotheses = tuple(
-            dataclasses.replace(hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies))
+            dataclasses.replace(
+                hypothesis, text=reinsert_copies(hypothesis.text, encoded.copies, line.context)
+            )
             for hypothesis in hypotheses
         )
     text = hypotheses[0].text
@@ -146,7 +148,7 @@ def untranslated(encoded: EncodedLine) -> Translation:
     """Return the translation of a line without pieces: blank, or copied entirely."""
     if not encoded.copies:
         return Translation(unknown_characters=encoded.unknown)
-    hypothesis = Hypothesis(reinsert_unknown("", encoded.copies), 0.0, ())
+    hypothesis = Hypothesis(reinsert_copies("", encoded.copies), 0.0, ())
     return Translation((hypothesis,), unknown_characters=encoded.unknown)
 
 

@@ -25,6 +25,7 @@ from mnmt_jax.evaluation.evaluated_model import EvaluatedModel, with_documents
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.language_codes import Direction
+from mnmt_jax.vocabulary.normalization import NONE
 from tests.run_commands import command
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
@@ -155,6 +156,38 @@ def test_only_lines_of_the_chosen_hypothesis_of_maximum_length_are_limited(
     assert [(part.text, part.limited) for part in parts] == [("A", limited), ("B", limited)]
 
 
+@pytest.mark.parametrize(
+    ("pivot", "expected"),
+    [("un| deux", ["un", "deux"]), ("un deux", [None, None]), (None, [None, None])],
+)
+def test_each_line_has_its_part_of_the_pivot(translator, pivot, expected):
+    job = job_of(translator)
+    chunk = list(job.number_lines(["one", "two"], source="en", target="de"))
+    translation = dataclasses.replace(capitals("one| two"), pivot=pivot, retried="pivot")
+    parts = job._divide(translation, chunk)
+    assert [part.pivot for part in parts] == expected
+
+
+def test_characters_are_copied_into_the_line_that_has_them(translator, monkeypatch):
+    lines = ["one two 🙂", "three", "ж house 🙂 river", "and two ж three"]
+    searches: list[str] = []
+
+    def search(plan, wanted, count):
+        for i in wanted:
+            source = translator.vocabulary.decode(plan.encoded_lines[i].inputs[0].source)
+            searches.append(source)
+            text = source.replace(" green", "green")  # as a separator is in translations
+            yield i, tuple(Hypothesis(text, -1.0, (3,)) for text in (f"{text}green", text))
+
+    monkeypatch.setattr("mnmt_jax.decoding.translate_lines._Plan.search", search)
+    translator.contexts = (Context(60, "green"),)
+    job = job_of(translator, copy_unknown=True, max_length=60, buckets=(70,))
+    completed = run_job(job, lines)
+    assert [completed[n].text for n in range(4)] == lines
+    assert searches == ["one twogreen threegreen house rivergreen and two three"]
+    assert [completed[n].unknown_characters for n in range(4)] == ["🙂", "", "ж🙂", "ж"]
+
+
 def test_the_only_line_of_a_chunk_is_marked_in_a_document_of_several(translator, searched):
     longest = " ".join(["one"] * 12)
     lines = ["one", "two", "one | two", longest, "", "", "river", "", "one | two"]
@@ -162,6 +195,22 @@ def test_the_only_line_of_a_chunk_is_marked_in_a_document_of_several(translator,
     marked = [n for n, translation in completed.items() if translation.without_context]
     assert sorted(marked) == [2, 3]
     assert {"one| two", "one | two", longest, "river"} < set(searched)
+
+
+@pytest.mark.parametrize("blank", ["\u200b", " \u2060", "\ufeff", "\u2581"])
+def test_invisible_lines_end_documents(translator, blank):
+    lines = [line or blank for line in LINES]
+    job = job_of(translator)
+    numbered, expected = (
+        list(job.number_lines(texts, source="en", target="de")) for texts in (lines, LINES)
+    )
+    sizes = [[len(chunk) for chunk in job.chunks(texts)] for texts in (numbered, expected)]
+    assert sizes[0] == sizes[1]
+    unchanged = dataclasses.replace(translator.vocabulary, normalization=NONE)
+    params = translator.inference_model.params
+    published = Translator(translator.config, unchanged, params, contexts=[BAR])
+    blanks = run_job(job_of(published), [blank, blank])
+    assert not any(one.hypotheses or one.without_context for one in blanks.values())
 
 
 def test_finished_lines_are_left_out(translator, searched):

@@ -105,6 +105,7 @@ def test_chunks_fit_as_they_are_encoded():
             assert context.split(context.join(chunk)) == chunk
     assert context.chunk_sizes(["one", "green two", "three"], vocabulary, "en") == [1, 1, 1]
     assert context.chunk_sizes(["one", "two", "three"], vocabulary, "en") == [3]
+    assert context.chunk_sizes(["one", "two", "\u200b", "three"], vocabulary, "en") == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,24 @@ def test_chunks_with_the_separator_in_a_target_are_left_out(folder, capsys):
     path.write_text("␤\n" * len(lines), encoding="utf-8")
     with pytest.raises(UserError, match="are single sentences, . chunks left out .* --separator=␤"):
         list(corpus.pairs("train", CODES))
+
+
+def test_separators_of_the_rule_of_a_vocabulary_are_seen(folder):
+    """The rule nmt_nfkc makes the separator of U+FF5C."""
+    text = {code: made_text.sentences(code, 300) for code in CODES}
+    options = SentencePieceOptions(
+        vocab_size=45, byte_fallback=False, normalization="nmt_nfkc", symbols=("|",)
+    )
+    vocabulary, reports = train_sentencepiece(text, None, options=options), []
+    lines = made_text.sentences("en", len(IDS))
+    lines[1] += " ｜"
+    (folder / "train.en").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    corpus = ContextCorpus(corpus_of(folder), Context(90, "|"), vocabulary, reports.append)
+    pairs, opposite = list(corpus.pairs("train", CODES)), list(corpus.pairs("train", CODES[::-1]))
+    alone = lines[1], made_text.sentence(2, "de")
+    assert [pair for pair in pairs if "｜" in pair[0]] == [alone] and len(pairs) < len(lines)
+    assert not any("｜" in target for _, target in opposite)
+    assert ["1 chunk left out" in report for report in reports] == [False, True]
 
 
 SEPARATE = [f"{n}" for n in range(len(IDS))]

@@ -14,6 +14,7 @@ from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import Segments
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.data.noise import NOISE_TYPES, Noise, lower, tags, title, typos, upper
@@ -34,7 +35,7 @@ def cache(tmp_path_factory) -> TokenCache:
     """Pairs of German and English with pieces for letters of both cases and for tags."""
     folder = tmp_path_factory.mktemp("noise")
     german, english = (made_text.sentences(code, PAIRS) for code in ("de", "en"))
-    marks = '<b> </b> [b] {name} ${VAR} %1$s <a href="#"> em g1 p i'
+    marks = '<b> </b> [b] {name} ${VAR} %1$s <a href="#"> em g1 p i |'
     text = {
         "de": [*german, *map(str.upper, german), *map(str.title, german)],
         "en": [*english, *map(str.upper, english), *map(str.title, english), marks],
@@ -169,6 +170,39 @@ def test_batches_hold_the_text_with_its_noise(cache, kind):
             assert (source.lower(), target.lower()) == (old_source.lower(), old_target.lower())
 
 
+@pytest.mark.parametrize("kind", sorted(NOISE_TYPES))
+def test_a_chunk_has_the_noise_in_its_sentences(cache, tmp_path, kind):
+    context, count = Context(100, "|"), 3
+    plain = texts_of(cache, data_of())
+    starts = [(plain * 2)[number : number + count] for number in range(PAIRS)]
+    texts = [tuple(map(context.join, zip(*pairs, strict=True))) for pairs in starts]
+    encode = cache.vocabulary.encode
+    pairs = [(encode(source), encode(target)) for source, target in texts]
+    source = TaskSource("made_de_en", "de", "en", {"train": lambda: iter(pairs)}, context=context)
+    chunks = write_cache(tmp_path / "cache", [source], vocabulary=cache.vocabulary)
+    data = data_of(noise=((kind, 1.0),), source_length=600, target_length=600)
+    changes = collections.Counter()
+    for sides, before in zip(texts_of(chunks, data), starts, strict=True):
+        sentences = list(zip(*map(context.split, sides), strict=True))
+        assert len(sentences) == count
+        changed = [pair for pair, old in zip(sentences, before, strict=True) if pair != old]
+        changes[len(changed)] += 1
+        if kind == "tags" and changed:
+            (old,) = (pair for pair in before if pair not in sentences)
+            left, right = (new.replace(text, "") for new, text in zip(changed[0], old, strict=True))
+            assert left == right != ""
+    least = 0 if kind == "lower" else PAIRS / 2  # many sentences have no capital
+    assert changes[1 if kind == "tags" else count] > least
+
+
+def test_noise_with_the_separator_leaves_a_chunk_as_it_is():
+    noise, context = Noise((("tags", 1.0),)), Context(9, "$")
+    pair = "one$ two", "eins$ zwei"
+    results = {noise.change(pair, ("en", "de"), 0, key, context) for key in range(99)}
+    assert pair in results and len(results) == 1 + 2 * 10  # two of twelve tags have the separator
+    assert all(side.count("$") == 1 for sides in results for side in sides)
+
+
 def test_the_second_translation_of_a_prompted_source_stays(cache):
     """`S [tag] A` becomes `noise(S) [tag] A`; every other source is plain."""
     vocabulary, noise = cache.vocabulary, Noise((("upper", 1.0),))
@@ -191,7 +225,9 @@ def test_the_second_translation_of_a_prompted_source_stays(cache):
     kinds, keys = np.zeros(20, np.int64), np.arange(20, dtype=np.uint64)
     planned = np.full((20, 2), 500)
     planned[7, 0] = len(sources[7]) - 1  # no room
-    noisy = add_noise(segments, noise, vocabulary, kinds=kinds, keys=keys, planned=planned)
+    noisy = add_noise(
+        segments, noise, vocabulary, kinds=kinds, keys=keys, planned=planned, contexts=[None]
+    )
     changed = np.split(noisy.source, np.cumsum(noisy.source_counts)[:-1])
     for number, (before, ids) in enumerate(zip(sources, changed, strict=True)):
         capitals = vocabulary.encode(vocabulary.decode(plain[number]).upper())
