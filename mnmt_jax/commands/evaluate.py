@@ -34,8 +34,8 @@ from mnmt_jax.commands.metrics import add_metrics_environment
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, say, warn
 from mnmt_jax.evaluation.neural_metrics import COMET_MODELS, ENGLISH_MODELS, METRICX_MODEL
-from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.detector_names import LID176
+from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark

@@ -27,7 +27,7 @@ import numpy as np
 from mnmt_jax.data.cache_files import CACHE_JSON, CacheFiles, open_files
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.bucket import bucket_path, is_bucket
 from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.json_objects import parse_json
@@ -182,9 +182,8 @@ class TokenCache:
             UserError: if the cache lacks the task or the task lacks the split.
         """
         if task not in self.tasks:
-            more = ["..."] if len(self.tasks) > 8 else []
-            examples = ", ".join([*list(self.tasks)[:8], *more])
-            raise UserError(f"{self.directory}: no task '{task}'; it has {examples}")
+            names = join_names(list(self.tasks))
+            raise UserError(f"{self.directory}: no task '{task}'; it has {names}")
         splits = self.tasks[task].splits
         if split not in splits:
             raise UserError(f"{self.directory}: task '{task}' has no split '{split}'")

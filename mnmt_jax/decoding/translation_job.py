@@ -31,8 +31,8 @@ from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import find_code, match_code
 from mnmt_jax.vocabulary.detector_names import LID176
+from mnmt_jax.vocabulary.language_codes import find_code, match_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, find_detector
 
 WINDOW_SIZE = 4096  # lines in memory at a time

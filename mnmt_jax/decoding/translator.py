@@ -28,8 +28,8 @@ from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import UserError, join_names, pluralize, warn_caller
-from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.detector_names import LID176
+from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.language_detectors import find_detector
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 

@@ -445,8 +445,7 @@ def _sample_card(
         _cell(tag("span", "reference", class_="key"), text_in(sample.target, sample.reference)),
     ]
     for number, run in enumerate(runs):
-        run_sample = samples_by_run[number].get(sample.sentence)
-        if run_sample is not None:
+        if run_sample := samples_by_run[number].get(sample.sentence):
             label = run_name(run.name, number, extra="key")
             hypothesis = text_in(run_sample.detected or run_sample.target, run_sample.hypothesis)
             cells.append(_cell(label, hypothesis, _status_mark(run_sample)))

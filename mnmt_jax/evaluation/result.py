@@ -15,8 +15,8 @@ from mnmt_jax.evaluation.averages import Averages, average_groups
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import is_object_with, read_object
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.detector_names import LID176
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.language_detectors import detector_titles
 from mnmt_jax.vocabulary.languages import find_english
 
