@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from mnmt_jax.errors import UserError, docs_page, install_remedy, suggest
 from mnmt_jax.files.bucket import is_bucket
+from mnmt_jax.files.typed_fields import LARGEST
 from mnmt_jax.vocabulary.detector_names import LANGDETECT, LID176
 
-MOST = 2**31 - 1  # of a whole number
 _PREFIX = "--gin."
 _OUTPUT_FLAGS = ("output", "text_output", "evaluation_text", "page")
 """Flags of files and folders that a command writes on this machine."""
@@ -163,18 +163,18 @@ def positive_int(text: str) -> int:
     """Parse the value of a flag as a positive integer.
 
     Raises:
-        argparse.ArgumentTypeError: if it is not from 1 to `MOST`.
+        argparse.ArgumentTypeError: if it is not from 1 to `LARGEST`.
     """
-    return _whole_number(text, 1, MOST)
+    return _whole_number(text, 1, LARGEST)
 
 
 def amount(text: str) -> int:
     """Parse the value of a flag as a number of sentences.
 
     Raises:
-        argparse.ArgumentTypeError: if it is not from 0 to `MOST`.
+        argparse.ArgumentTypeError: if it is not from 0 to `LARGEST`.
     """
-    return _whole_number(text, 0, MOST)
+    return _whole_number(text, 0, LARGEST)
 
 
 def checkpoint_step(text: str) -> int | str:

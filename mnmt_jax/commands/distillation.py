@@ -56,7 +56,7 @@ class Teachers:
             None if another process writes the cache.
 
         Raises:
-            UserError: if a teacher cannot be loaded or has not the languages, partial translations
+            UserError: if a teacher cannot be loaded or lacks the languages, partial translations
                 were made with other settings, or all translations are blank.
         """
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -144,7 +144,7 @@ def _error_response(
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """Answer an error of which the client is told."""
+    """Return the response to an error that the client is told of."""
     path = request.url.path
     if isinstance(error, RefusedError):
         return _error_response(error.status, error.message, path, error.retry_seconds, error.hint)

@@ -250,6 +250,7 @@ def test_decoding_without_tags_is_recorded_and_named(folder, tmp_path):
         (["--task", "x", "--tsv", "a", "--splits", "dev=a"], "--splits=dev=a: name test too"),
         (["--task", "x", "--tsv", "a", "--parallel", "b"], "not allowed with argument"),
         (["--task", "cldr", "--limit", "-1"], "argument --limit: '-1' must be a whole"),
+        (["--task", "cldr", "--pivot_prompt"], "a pivot; add --pivot"),
         (["--task", "cldr", "--lid_model", "lid.176"], "lid.176 is the first detector; name ano"),
         (["--task", "cldr", "--run", "nowhere"], "nowhere/config.gin: no such file"),
         (["--task", "cldr", "--directions", "best"], "or write all, supervised, zero_shot"),

@@ -297,6 +297,8 @@ def test_a_run_without_language_layers_is_an_error(kind, runs, tmp_path):
             [TASK, "--roles=register"],
             "--roles: layout 'encoder_decoder' has no register;",
         ),
+        ("states", [TASK, "--step=,"], "^--step: names nothing"),
+        ("probe", [TASK, "--trained_on=test"], "^--trained_on: no such flag; use --probe_split"),
         ("states", [TASK, "--step=0,0"], "--step=0,0: analyse states accepts only one checkpoint"),
         ("probe", ["--input=x"], "--input does not apply to analyse probe"),
         ("probe", [TASK], "--directions=zero_shot: the run does not record .* --probe_split=test"),

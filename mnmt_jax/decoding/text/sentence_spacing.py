@@ -11,7 +11,7 @@ _WIDE = frozenset("ja wuu yue zh".split())  # languages of wide characters and n
 
 
 class SentenceSpacing:
-    """What stands between translated sentences, or pieces of a sentence.
+    """Separators of translated sentences, or of translated pieces of a sentence.
 
     From a language without spaces into one with spaces, those that have nothing between them get a
     space. From one with spaces into Chinese or Japanese, a single space is left out beside a wide

@@ -104,7 +104,7 @@ class TextToTranslate:
 
     @property
     def spacing(self) -> SentenceSpacing:
-        """What stands between its sentences when they are translated."""
+        """Separators of its translated sentences."""
         return SentenceSpacing(self.source, self.target, is_wrapped=self.is_wrapped)
 
 
