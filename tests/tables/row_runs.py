@@ -25,6 +25,7 @@ NOT_RUN = "MNMT_JAX_TABLES names no output folder: run scripts/test_tables.sh"
 REPORT = "rows.md"
 PIECES = "flores200.model"
 """Miniature of spBLEU's SentencePiece model, in the output folder."""
+_FLAG = "--flores200_model"
 _HEADER = "| table | row | new steps | killed in | seconds | result |\n|---|---|--:|---|--:|--:|\n"
 _POLL = 0.05
 _CORES = min(4, len(os.sched_getaffinity(0)))
@@ -137,8 +138,8 @@ class RowPlan:
         return self.plan.workflow.steps
 
 
-def plan_row(name: str, row_name: str = "") -> RowPlan:
-    """Plan a row of a table, or its analyses and counts, at the scale `tiny`."""
+def plan_row(name: str, output: Path, row_name: str = "") -> RowPlan:
+    """Plan what `reproduce` runs: a row of a table, or its analyses and counts, at scale `tiny`."""
     table = find_table(name)
     number = ["", *(row.name for row in table.rows)].index(row_name)
     plan = plan_table(
@@ -148,15 +149,9 @@ def plan_row(name: str, row_name: str = "") -> RowPlan:
         seeds=None,
         data=Path("data"),
         hypotheses=(),
-        metrics=_metrics(name),
+        metrics={"spbleu": (_FLAG, str(output / PIECES))},
     )
     return RowPlan(row_name, number, plan)
-
-
-def _metrics(name: str) -> dict[str, tuple[str, str]]:
-    """Return the flags of spBLEU, if the table has it."""
-    columns = {column.metric for column in find_table(name).columns}
-    return {"spbleu": ("--flores200_model", PIECES)} if "spbleu" in columns else {}
 
 
 def reproduce(plan: RowPlan, output: Path, *arguments: str) -> subprocess.Popen:
@@ -167,7 +162,7 @@ def reproduce(plan: RowPlan, output: Path, *arguments: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "mnmt_jax", "reproduce", plan.table, "--scale=tiny"]
     command += ["--rows", str(plan.number)] if plan.row else []
     command += [f"--output={output}", f"--cores={_CORES}"]
-    command += [f"--flores200_model={output / PIECES}", *arguments]
+    command += [_FLAG, str(output / PIECES), *arguments]
     with (output / "reproduce.log").open("a") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=log, env=_environment(), start_new_session=True

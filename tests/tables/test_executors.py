@@ -17,7 +17,7 @@ def jobs(tmp_path, monkeypatch):
 
 
 def test_two_executors_make_the_same_scores_and_pages(tmp_path, jobs):
-    plan = plan_row("language_layers/table7", "FCLL")
+    plan = plan_row("language_layers/table7", tmp_path / "cluster", "FCLL")
     for name, arguments in (("here", ()), ("cluster", ("--", *fake_slurm.SNAKEMAKE_ARGUMENTS))):
         process = reproduce(plan, tmp_path / name, *arguments)
         assert process.wait() == 0, (tmp_path / name / "reproduce.log").read_text()[-3000:]

@@ -25,7 +25,7 @@ if FOLDER is None:
 
 @pytest.mark.parametrize("table", ROWS)
 def test_a_row_is_killed_once_and_continues_to_its_page(table, relaxed_dtypes):
-    plan = plan_row(table, ROWS[table])
+    plan = plan_row(table, FOLDER, ROWS[table])
     report = _run_and_kill(plan)
     scored, cells = count_cells(plan, FOLDER)
     assert scored or needs_files(plan), f"no cell of '{plan.row}' has a score"
@@ -34,7 +34,7 @@ def test_a_row_is_killed_once_and_continues_to_its_page(table, relaxed_dtypes):
 
 @pytest.mark.parametrize("table", ROWLESS)
 def test_analyses_and_counts_are_killed_once_and_continue_to_their_pages(table):
-    plan = plan_row(table)
+    plan = plan_row(table, FOLDER)
     report = _run_and_kill(plan)
     results = count_results(plan, FOLDER)
     assert results
