@@ -29,7 +29,7 @@ from mnmt_jax.files.atomic_write import (
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.path_checks import MAX_JOINED_BYTES, check_name
-from mnmt_jax.vocabulary.language_codes import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, find_code
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 DEFAULT_SHARD_EXAMPLES = 1_000_000
@@ -170,7 +170,7 @@ def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTa
 
     Raises:
         UserError: if the vocabulary gives the ids of the cache another meaning, tags in prompts
-            included.
+            included, or a language of a task another tag.
     """
     if not vocabulary.is_extension_of(cache.vocabulary):
         raise UserError(
@@ -184,7 +184,20 @@ def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTa
                 f"{cache.directory}: '{name}' has prompts, whose language tags have other ids in "
                 "--vocabulary; name the cache without prompts, and repeat --auxiliary"
             )
+        _check_tags(cache, name, vocabulary)
         yield ReusedTask(cache, name)
+
+
+def _check_tags(cache: TokenCache, name: str, vocabulary: Vocabulary) -> None:
+    """Check that text of `pt` with the tag of `pt_BR` does not get that of a new language `pt`."""
+    task = cache.tasks[name]
+    for language in (task.source_lang, task.target_lang):
+        before = find_code(language, cache.vocabulary.languages)
+        if before != find_code(language, vocabulary.languages):
+            raise UserError(
+                f"{cache.directory}: '{name}' has the tag of {before} for '{language}', which has "
+                f"its own tag in --vocabulary; cache its text again with the language {before}"
+            )
 
 
 def has_prompts(cache: TokenCache, name: str) -> bool:

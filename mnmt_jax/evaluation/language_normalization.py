@@ -11,7 +11,8 @@ the raw mean if all languages have one calibration.
 
 Source: the idea of XQ-MEval (Liu et al., ACL Findings 2026, arXiv 2604.14934), whose errors are
 written by a language model and checked by native speakers. Ours are omissions, additions and
-replacements of spans that have the same share of the characters in every language.
+replacements of spans that have, on average, the same share of the words in every language, or of
+the characters in languages without spaces.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ METRICS = ("bleu", "chrf", "spbleu", "comet", "xcomet", "kiwi", "metricx", "bert
 """Metrics of quality, whose scale depends on the language."""
 MAX_ERRORS = 5
 SENTENCES = 200
-SIGNATURE = f"references with 0 to {MAX_ERRORS} injected errors|sentences:{SENTENCES}|seed:0"
-_SHARE = 0.06  # of the characters of a sentence, for an error
+_SHARE = 0.06  # of the units of a sentence, for an error
+SIGNATURE = (
+    f"references with 0 to {MAX_ERRORS} injected errors of {_SHARE:.0%}|"
+    f"sentences:{SENTENCES}|seed:0"
+)
 _MIN_DEVIATION = 0.01
 
 Calibration = tuple[float, float]
@@ -83,15 +87,18 @@ def damage(references: Sequence[str], target_language: str, errors: int) -> list
     Args:
         references: the references.
         target_language: their language; a unit is a word, or a character without spaces.
-        errors: number of errors of each sentence. The first ones are those of a smaller number.
+        errors: number of errors of each sentence. The first ones are those of a smaller number. A
+            span has whole units: in a sentence of ten words, six errors of ten change one word and
+            the others none.
     """
     joiner = "" if is_spaceless(target_language) else " "
     units = [list(text) if joiner == "" else text.split() for text in references]
     damaged = []
     for number, sentence in enumerate(units):
         draw = random.Random(number)
-        size = max(1, round(_SHARE * len(sentence)))
+        share = _SHARE * len(sentence)
         for _ in range(errors):
+            size = int(share) + (draw.random() < share % 1)
             kind, other = draw.choice(("omit", "add", "replace")), draw.choice(units)
             start, other_start = draw.randrange(len(sentence) + 1), draw.randrange(len(other) + 1)
             removed = 0 if kind == "add" else size

@@ -118,16 +118,19 @@ def summarize_column(
         reference: evaluations that columns of changes, gains and relative times compare with, one
             per seed.
     """
-    scores = [score for run in runs if (score := group_score(run, column)) is not None]
+    scores = [group_score(run, column) for run in runs]
     if column.metric in {*_CHANGES, *COMPARED_METRICS}:
-        before = [score for run in reference if (score := group_score(run, column)) is not None]
-        if len(before) != len(scores):
+        if len(reference) != len(runs):
             return None
+        before = [group_score(run, column) for run in reference]
         compare = truediv if column.metric == "relative_time" else sub
-        scores = [compare(*pair) for pair in zip(scores, before, strict=True)]
-    if not scores:
+        scores = [
+            None if None in pair else compare(*pair) for pair in zip(scores, before, strict=True)
+        ]
+    known = [score for score in scores if score is not None]
+    if not known:
         return None
-    summary = summarize_scores(scores)
+    summary = summarize_scores(known)
     if column.metric != "variance":
         return summary
     return None if summary.variance is None else summarize_scores([summary.variance])

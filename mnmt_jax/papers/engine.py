@@ -16,7 +16,7 @@ from pathlib import Path
 from mnmt_jax.data.published_corpora import DATA_VARIABLE
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.atomic_write import lock, write_text
-from mnmt_jax.papers.steps import RESOURCES, Step
+from mnmt_jax.papers.steps import RESOURCES, Step, differing_words
 
 _EXECUTORS = ("local", "dryrun", "touch")  # of Snakemake itself
 SNAKEFILE = Path(__file__).parent / "Snakefile"
@@ -47,12 +47,13 @@ def run_steps(
         arguments: further arguments of Snakemake, e.g. `--executor slurm`.
 
     Raises:
-        UserError: if Snakemake is not installed, another process works in the folder or a step
-            fails.
+        UserError: if Snakemake is not installed, another process works in the folder, a step was
+            done by another command, or a step fails.
     """
     if importlib.util.find_spec("snakemake") is None:
         raise UserError(f"Snakemake is not installed; {install_remedy('papers')}")
     check_executor(arguments)
+    _check_finished(steps, output)
     plan = output / "plans" / f"{name}.json"
     plan.parent.mkdir(parents=True, exist_ok=True)
     facts = {
@@ -88,7 +89,33 @@ def run_steps(
 
 def finished_steps(steps: Iterable[Step], output: Path) -> list[str]:
     """Return the names of the steps that are done in the folder of a workflow."""
-    return [step.name for step in steps if (output / "done" / step.name).is_file()]
+    return [step.name for step in steps if _done_file(step.name, output).is_file()]
+
+
+def _done_file(name: str, output: Path) -> Path:
+    """Return the file that a finished step leaves, with its command."""
+    return output / "done" / name
+
+
+def _check_finished(steps: Sequence[Step], output: Path) -> None:
+    """Check that finished steps were done by the commands that are planned now.
+
+    Raises:
+        UserError: naming the first that was not. Files without a command, of `--executor touch`
+            and of earlier versions, are not checked.
+    """
+    finished = {*finished_steps(steps, output)}
+    for step in steps:
+        if step.name not in finished:
+            continue
+        file = _done_file(step.name, output)
+        words = shlex.split(file.read_text(encoding="utf-8"))
+        if words and (difference := differing_words(words, step.command)):
+            before, now = difference
+            raise UserError(
+                f"{file}: this step was done with {before}, and now has {now}; choose another "
+                "--output, or remove this file and what the step made"
+            )
 
 
 def check_executor(arguments: Sequence[str]) -> None:

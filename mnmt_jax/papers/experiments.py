@@ -181,6 +181,7 @@ class Experiment:
         benchmark: flags of `mnmt benchmark`, which then replaces the evaluation; else empty.
         hypotheses: folder with the translations of an outside system, which is not trained; else
             empty.
+        row_fields: `run` and `step`, as far as the row has others than its corpus.
     """
 
     model: str
@@ -197,6 +198,7 @@ class Experiment:
     evaluated: str = ""
     hypotheses: str = ""
     benchmark: tuple[str, ...] = ()
+    row_fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def training_bindings(self) -> tuple[str, ...]:
@@ -221,7 +223,8 @@ class Experiment:
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
-        step = f"step_{self.data.step}" if self.data.step.isdecimal() else ""
+        is_named = self.data.step.isdecimal() or "step" in self.row_fields
+        step = f"step_{self.data.step or 'newest'}" if is_named else ""
         changes = (step, "".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
         names += ["benchmark"] if self.benchmark else []
@@ -230,14 +233,17 @@ class Experiment:
     def _changes(self) -> tuple[str, ...]:
         rounds = self.back_translation_rounds
         suffix = (f"back_translation_{rounds}",) if rounds else ()
-        sources = tuple(f"from_{source.model}" for source in self.sources if not source.name)
+        run = (self.row_fields["run"],) if "run" in self.row_fields else ()
+        sources = tuple(
+            "_".join(filter(None, ("from", source.name, source.model))) for source in self.sources
+        )
         if self.teacher:
             names = filter(None, (self.teacher.name, self.teacher.model))
             sources += (f"distilled_from_{'_'.join(names)}", *self.distill)
         released = self.data.vocabulary_file and not self.vocabulary_import
         vocabulary = ("released_vocabulary",) if released else ()
         prepared = ("prepared",) if self.data.is_prepared else ()
-        return (*self.settings, *self.bindings, *sources, *suffix, *vocabulary, *prepared)
+        return (*run, *self.settings, *self.bindings, *sources, *suffix, *vocabulary, *prepared)
 
 
 def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment]:
@@ -306,10 +312,13 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
     if len(trainings) > 1:
         both = " and ".join(trainings)
         raise UserError(f"{_place(table, row)}: {both} do not combine; make a row for each")
-    if "run" in facts:
-        data = dataclasses.replace(data, run=facts["run"])
-    if "step" in facts:
-        data = dataclasses.replace(data, step=str(facts["step"]))
+    row_fields = {
+        name: value
+        for name in ("run", "step")
+        if name in facts and (value := str(facts[name])) != getattr(data, name)
+    }
+    run, step = (row_fields.get(name, getattr(data, name)) for name in ("run", "step"))
+    data = dataclasses.replace(data, run=run, step=step)
     if pretrained and pretrained not in paper.imports:
         raise UserError(f"{paper.name}: row '{row.name}': no import '{pretrained}' in paper.toml")
     return Experiment(
@@ -329,6 +338,7 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         back_translation_rounds=facts.get("back_translation_rounds", 0),
         evaluated=corpus if pretrained or trained_on != corpus else "",
         benchmark=tuple(shlex.split(table.benchmark)),
+        row_fields=row_fields,
     )
 
 

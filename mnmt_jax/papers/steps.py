@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 # Kind of step -> what it needs from a cluster; on one machine nothing limits it.
 RESOURCES: Mapping[str, Mapping[str, int]] = {
@@ -38,3 +41,25 @@ class Step:
     def kind(self) -> str:
         """What it does: `vocabulary`, `cache`, `train`, ..."""
         return self.name.partition("/")[0]
+
+
+def differing_words(one: Sequence[str], other: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first words in which two commands differ, quoted; None if they are the same.
+
+    A file that is elsewhere under the same name is no difference.
+    """
+    names, other_names = ([_without_folder(word) for word in command] for command in (one, other))
+    for kind, start, end, other_start, other_end in difflib.SequenceMatcher(
+        None, names, other_names, autojunk=False
+    ).get_opcodes():
+        if kind != "equal":
+            return _quoted(one[start:end]), _quoted(other[other_start:other_end])
+    return None
+
+
+def _without_folder(word: str) -> str:
+    return Path(word).name if Path(word).is_absolute() else word
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return f"`{shlex.join(words)}`" if words else "nothing"

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.errors import UserError
 from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import (
     BACK_TRANSLATION,
@@ -43,7 +44,7 @@ from mnmt_jax.papers.experiments import (
 )
 from mnmt_jax.papers.output_folders import cache_folder, count_file, import_folder, run_folder
 from mnmt_jax.papers.scales import TINY_SIZES, Scale
-from mnmt_jax.papers.steps import Step
+from mnmt_jax.papers.steps import Step, differing_words
 from mnmt_jax.papers.tables import Paper
 from mnmt_jax.papers.trials import Trial
 
@@ -97,7 +98,13 @@ class Workflow:
         return tuple(self._steps.values())
 
     def _step(self, name: str, command: Iterable[str], inputs: Iterable[str] = ()) -> str:
-        self._steps.setdefault(name, Step(name, tuple(command), tuple(dict.fromkeys(inputs))))
+        step = Step(name, tuple(command), tuple(dict.fromkeys(inputs)))
+        if difference := differing_words(self._steps.setdefault(name, step).command, step.command):
+            raise UserError(
+                f"{self._paper.name}: two rows have the step {name}, one with {difference[0]}, the "
+                f"other with {difference[1]}; set the field that differs in a corpus of its own in "
+                "paper.toml (like = ...)"
+            )
         return name
 
     def _data(self, task: str) -> tuple[str, ...]:

@@ -70,7 +70,9 @@ class LanguageTag:
     @property
     def without_region(self) -> str:
         """The canonical code of the language in any region."""
-        parts = (self.language, self.script, *self.variants)
+        is_default = self.script == _likely_script_and_region(self.language)[0]
+        script = "" if is_default and _has_default_script(self.language) else self.script
+        parts = (self.language, script, *self.variants)
         return "_".join(part for part in parts if part)
 
     @property
@@ -101,13 +103,11 @@ def parse_code(text: str) -> LanguageTag:
     default = _likely_script_and_region(language)[0]
     script, region = tag.script or "", tag.territory or ""
     region = "" if region in _NO_REGION else region
-    # zh_TW is written in Hant, sr_ME in Latn.
-    script = (
-        _EQUAL_SCRIPTS.get(script, script) or _likely_script_and_region(language, region=region)[0]
-    )
-    script = (
-        "" if script == default and (_has_default_script(language) or not tag.script) else script
-    )
+    # zh_TW is written in Hant, sr_ME in Latn; zh_Hans_HK is not.
+    regional = _likely_script_and_region(language, region=region)[0]
+    script = _EQUAL_SCRIPTS.get(script, script) or regional
+    if script == default == regional and (_has_default_script(language) or not tag.script):
+        script = ""
     if region == _likely_script_and_region(language, script)[1]:
         region = ""
     other_subtags = (*(tag.extlangs or ()), *(tag.variants or ()), *(tag.extensions or ()))
@@ -380,8 +380,9 @@ def _parse_tag(text: str, *, normalize: bool) -> Any:
     try:
         tag = langcodes.Language.get(text, normalize=normalize)
         if normalize:
-            text = langcodes.standardize_tag(tag, macro=True)
-            tag = langcodes.Language.get(text)
+            script = tag.script  # the standard form drops that of kk_Cyrl_CN
+            tag = langcodes.Language.get(langcodes.standardize_tag(tag, macro=True))
+            tag = tag.update(langcodes.Language.make(script=script))
     except (LookupError, ValueError):  # LanguageTagError is a ValueError
         return None
     unnamed = not tag.language or tag.language in _NO_LANGUAGE or tag.language.startswith("x-")

@@ -61,6 +61,9 @@ def test_a_failed_workflow_continues_without_repeating_finished_steps(tmp_path, 
     _run(steps, tmp_path)
     assert (tmp_path / "c.txt").read_text() == "made\npart\npart\n"
     assert "Nothing to be done" in "".join(capfd.readouterr())
+    changed = (_shell("data/a", "echo other >> a.txt"), *steps[1:])
+    with pytest.raises(UserError, match="done/data/a: this step was done with `'echo made >> a.t"):
+        _run(changed, tmp_path)
 
 
 def _leave_locks(output: Path, file: str) -> None:

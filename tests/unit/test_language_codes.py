@@ -67,6 +67,14 @@ MBART50 = (
         ("hsb HSB hsb_Latn hsb-DE", "hsb"),
         ("de-1996", "de_1996"),
         ("de-x-dialect", "de_x_dialect"),
+        # The region's script is another one than the language's: the written one counts.
+        ("zh-HK zh-Hant-HK", "zh_Hant_HK"),
+        ("zh-Hans-HK zho_Hans_HK", "zh_Hans_HK"),
+        ("sr-ME sr_Latn_ME", "sr_Latn_ME"),
+        ("sr-Cyrl-ME", "sr_Cyrl_ME"),
+        ("yue-Hant-CN", "yue_Hant_CN"),
+        ("kk_Cyrl_CN", "kk_Cyrl_CN"),
+        ("pa-Guru-PK", "pa_Guru_PK"),
     ],
 )
 def test_forms_of_a_code_have_one_canonical_form(forms, code):
@@ -166,6 +174,13 @@ def test_codes_are_found_in_lists_of_other_forms():
 )
 def test_the_code_of_a_request_is_the_closer_one(text, known, code):
     assert requested_code(text, known) == code
+
+
+def test_a_script_decides_before_a_region():
+    assert find_code("zh_Hans_HK", ["zh_HK", "zh"]) == "zh"
+    assert find_code("zh_Hans_HK", ["zh_HK", "zh_Hans_HK"]) == "zh_Hans_HK"
+    assert find_code("zh_Hans_HK", ["zh_Hant_HK"]) is None
+    assert find_code("zh", ["zh_Hans_HK", "zh_HK"]) == "zh_Hans_HK"
 
 
 def test_an_unknown_language_is_named_with_related_ones_only():

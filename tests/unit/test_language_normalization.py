@@ -44,6 +44,18 @@ def test_more_errors_have_lower_scores():
     assert damage([""], "de", 3) == [""]
 
 
+def test_errors_have_one_share_in_languages_of_long_and_of_short_words():
+    short, long = (
+        [" ".join(WORDS[n % 9 : n % 9 + 5] * repeats) for n in range(2000)] for repeats in (1, 4)
+    )
+    omitted = []
+    for references, words in ((short, 5), (long, 20)):
+        lengths = [len(text.split()) for text in damage(references, "de", 1)]
+        omitted.append(np.mean([max(words - length, 0) for length in lengths]) / words)
+    # A third of the errors are omissions; those at the end of a sentence are shorter.
+    assert omitted == pytest.approx([0.06 / 3 * 5 / 6, 0.06 / 3 * 19.9 / 21], rel=0.2)
+
+
 def test_calibrations_are_mean_and_deviation_and_computed_once():
     calls = []
 

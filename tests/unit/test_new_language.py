@@ -15,7 +15,7 @@ import pytest
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_writer import reused_tasks
+from mnmt_jax.data.cache_writer import TaskSource, reused_tasks, write_cache
 from mnmt_jax.data.document_context import SEPARATOR, Context
 from mnmt_jax.data.document_corpus import check_separator
 from mnmt_jax.decoding import translate_lines as lines_module
@@ -351,6 +351,20 @@ def test_the_command_and_its_caches(folder, tmp_path, capsys):
         next(reused_tasks(both, old.vocabulary))
     with pytest.raises(UserError, match="'corpus_en_de' occurs twice"):
         cache("twice", *text, "--vocabulary", new / "vocabulary", "--also", tmp_path / "old")
+
+
+def test_text_of_another_variety_is_not_given_the_new_tag(tmp_path):
+    """`de` has the tag of `de_AT` until the vocabulary grows by `de`."""
+    made = made_text.vocabulary()
+    languages = tuple("de_AT" if code == "de" else code for code in made.languages)
+    vocabulary = dataclasses.replace(made, languages=languages)
+    pairs = [([1, 2], [3, 4])]
+    source = TaskSource("made_en_de", "en", "de", {"train": lambda: pairs})
+    cache = write_cache(tmp_path, [source], vocabulary=vocabulary)
+    assert [task.name for task in reused_tasks(cache, vocabulary)] == ["made_en_de"]
+    message = "'made_en_de' has the tag of de_AT for 'de', which has its own tag in --vocabulary"
+    with pytest.raises(UserError, match=message):
+        next(reused_tasks(cache, vocabulary.with_language("de")))
 
 
 def test_a_second_language_can_be_added(folder, tmp_path):

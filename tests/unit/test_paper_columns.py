@@ -295,6 +295,18 @@ def test_changes_need_the_same_seeds():
     assert cells.summarize_column(column, [RESULT, RESULT], [RESULT, RESULT]).mean == 0
     assert cells.summarize_column(column, [RESULT, RESULT], [RESULT]) is None
     assert cells.summarize_column(column, [RESULT], []) is None
+    empty = dataclasses.replace(RESULT, directions=())
+    better, best = (
+        dataclasses.replace(
+            RESULT,
+            directions=tuple(
+                dataclasses.replace(item, bleu=item.bleu + gain) for item in RESULT.directions
+            ),
+        )
+        for gain in (9, 28)
+    )
+    summary = cells.summarize_column(column, [better, empty, best], [RESULT, RESULT, empty])
+    assert summary.mean == pytest.approx(9)  # of the only seed that has both
 
 
 @pytest.mark.parametrize(

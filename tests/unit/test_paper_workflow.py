@@ -157,3 +157,35 @@ def test_trainings_that_do_not_combine_are_refused(table, corpus, facts, named):
     row = dataclasses.replace(chosen.rows[0], facts={**chosen.rows[0].facts, **facts})
     with pytest.raises(UserError, match=rf"row '{row.name}': {named}; make a row for each"):
         make_experiment(paper, chosen, row, corpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "facts"),
+    [
+        ("language_layers/table7", 0, {"step": "average"}),
+        ("language_layers/table7", 0, {"step": ""}),
+        ("two_stage/table1", 0, {"run": "opus100_deep"}),
+        ("graformer/table1", -1, {"from": ["mlm=masked_lm_graformer on newscrawl_masked_lm"]}),
+    ],
+)
+def test_a_row_with_another_field_has_steps_of_its_own(name, number, facts):
+    table, paper = find_table(name), PAPERS[name.partition("/")[0]]
+    row = table.rows[number]
+    changed = dataclasses.replace(row, name="changed", facts={**row.facts, **facts})
+    (first, *_), (second, *_) = (
+        [*experiments(paper, table, one).values()] for one in (row, changed)
+    )
+    assert first.evaluation_name != second.evaluation_name
+    plan = Workflow(paper, FULL)
+    assert plan._evaluate(first, 1) != plan._evaluate(second, 1)
+
+
+def test_two_commands_of_one_step_are_refused():
+    table, paper = find_table("language_layers/table7"), PAPERS["language_layers"]
+    (experiment,) = experiments(paper, table, table.rows[0]).values()
+    data = dataclasses.replace(experiment.data, steps=7)
+    plan = Workflow(paper, FULL)
+    plan._train(experiment, 1)
+    named = "two rows have the step train/residual_iwslt17-iwslt17/seed1, one with .*Train.steps=7`"
+    with pytest.raises(UserError, match=named):
+        plan._train(dataclasses.replace(experiment, data=data), 1)
