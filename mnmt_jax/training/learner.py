@@ -28,7 +28,13 @@ from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.rng_offsets import RngOffset
 from mnmt_jax.model.trainable_params import EVERYTHING, PlayerParams, Trainable
 from mnmt_jax.training.generated_batches import StepModel, change_batch
-from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
+from mnmt_jax.training.losses import (
+    NLL_TOKENS,
+    LossSums,
+    Sums,
+    chunked_token_loss,
+    token_count_name,
+)
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 
 # Tokens whose logits are in memory at a time, per batch shard: 18 rows of 256. Each chunk reads and
@@ -164,11 +170,11 @@ class Learner:
     def sums(self) -> tuple[str, ...]:
         """The names of the sums that an update reports."""
         terms = [objective.name for objective in self.all_objectives]
-        generated = [
-            name for spec in self.generated_batches for name in (spec.name, f"{spec.name}_tokens")
-        ]
+        generated = [spec.name for spec in self.generated_batches]
+        counted = [*(objective.name for objective in self.objectives), *generated]
+        counts = [token_count_name(name) for name in counted if generated]
         nll_tokens = () if self.model.layout.is_autoregressive else (NLL_TOKENS,)
-        return (*LossSums._fields, *nll_tokens, *terms, *generated)
+        return (*LossSums._fields, *nll_tokens, *terms, *generated, *counts)
 
     @property
     def views(self) -> tuple[View, ...]:

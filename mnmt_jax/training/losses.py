@@ -35,7 +35,7 @@ class LossSums(NamedTuple):
 
 # Float32 scalars by name: the fields of `LossSums`, the term of each further objective in nats, and
 # for each generated batch its smoothed loss and, as `{name}_tokens`, its tokens. The fields of
-# `LossSums` include those of generated batches.
+# `LossSums` include those of generated batches; the tokens of each term are then there, too.
 Sums = Mapping[str, Any]
 _TOKENS = "tokens"
 NLL_TOKENS = f"nll_{_TOKENS}"
@@ -50,35 +50,44 @@ def per_token(sums: Sums) -> dict[str, Array]:
     Returns:
         `loss` (label-smoothed), `nll` and the term of every objective, in nats per target token.
         Training minimises `loss` plus the terms. The loss of a generated batch is per target token
-        of that batch; `loss` includes it.
+        of that batch; `loss` includes it. The terms are then per target token of the other pairs,
+        and have their share of all tokens as their factor in the update.
     """
 
     def tokens(name: str) -> Array:
-        return jnp.maximum(sums.get(f"{name}_{_TOKENS}", sums[_TOKENS]), 1.0)
+        return jnp.maximum(sums.get(token_count_name(name), sums[_TOKENS]), 1.0)
 
     return {name: total / tokens(name) for name, total in reported_sums(sums).items()}
+
+
+def token_count_name(name: str) -> str:
+    """Return the name of the number of tokens that a sum is divided by, if not by all."""
+    return f"{name}_{_TOKENS}"
 
 
 def reported_sums(sums: Sums) -> dict[str, Any]:
     """Return the sums that are divided by tokens, under their reported names."""
     names = {"smoothed": "loss"}
-    counts = {_TOKENS, *(f"{name}_{_TOKENS}" for name in sums)}
+    counts = {_TOKENS, *map(token_count_name, sums)}
     return {names.get(name, name): sums[name] for name in sums if name not in counts}
 
 
 def add_generated_sums(sums: Sums, name: str, generated: LossSums) -> Sums:
     """Add the sums of a generated batch to the sums of its micro-batch.
 
-    Target tokens of both count alike: the mean is over the tokens of the two together.
+    Target tokens of both count alike: the mean is over the tokens of the two together. The terms of
+    objectives, which read the micro-batch alone, keep its tokens.
 
     Args:
-        sums: sums of the micro-batch.
+        sums: sums of the micro-batch, with those of batches generated before.
         name: name of the generated batch.
         generated: sums of the generated batch.
     """
     combined = {field: sums[field] + total for field, total in generated._asdict().items()}
-    separate = {name: generated.smoothed, f"{name}_{_TOKENS}": generated.tokens}
-    return {**sums, **combined, **separate}
+    separate = {name: generated.smoothed, token_count_name(name): generated.tokens}
+    terms = reported_sums(sums).keys() - {"loss", "nll"}
+    counts = {count: sums.get(count, sums[_TOKENS]) for count in map(token_count_name, terms)}
+    return {**sums, **counts, **combined, **separate}
 
 
 def merge_player_sums(sums_by_player: Mapping[str, Sums]) -> Sums:

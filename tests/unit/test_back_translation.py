@@ -17,10 +17,12 @@ from mnmt_jax.decoding.search import Greedy, Request
 from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation, draw
+from mnmt_jax.methods.unlikelihood import Unlikelihood
 from mnmt_jax.model.network import Network
 from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, batch_loss
+from mnmt_jax.training.losses import per_token
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.special_ids import UNK_ID
 from tests import method_setting
@@ -222,6 +224,28 @@ def test_the_gradient_equals_that_of_real_and_generated_pairs_in_one_batch():
     real = float((batch["target_segment_ids"] != 0).sum())
     assert sums["tokens"] == 2 * real and sums["back_translation_tokens"] == real
     assert 0 < sums["back_translation"] < sums["smoothed"]
+
+
+def test_terms_of_objectives_are_means_over_the_pairs_that_they_read():
+    """`unlikelihood` is the same with generated pairs, which it does not read."""
+    unlikelihood = Unlikelihood(vocabulary=CODES)
+    config, _, params, _, batch, _ = setting()
+    stacked = {name: jnp.stack([array, array]) for name, array in batch.items()}
+
+    def sums_of(*methods):
+        train = dataclasses.replace(config.train, methods=methods)
+        learner = learner_of(dataclasses.replace(config, train=train))
+        update, rng = learner.player_updates[-1], jax.random.key(7)
+        sums = jax.jit(
+            lambda p, b: sum_gradients(learner, update, update.trainable.split(p), b, rng)[1]
+        )(params, stacked)
+        assert sums.keys() == {*learner.sums}
+        return sums
+
+    alone, both = sums_of(unlikelihood), sums_of(unlikelihood, BackTranslation(vocabulary=CODES))
+    assert both["tokens"] == 2 * alone["tokens"]
+    terms = [float(per_token(sums)["unlikelihood"]) for sums in (alone, both)]
+    assert terms[0] > 0 and terms[1] == pytest.approx(terms[0], rel=1e-5)
 
 
 def test_generated_pairs_are_read_with_dropout():
