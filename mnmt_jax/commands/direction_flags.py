@@ -126,12 +126,16 @@ def parse_directions(
         Directions between members of `languages`.
 
     Raises:
-        UserError: if there is no item, or one is not a direction or has another language.
+        UserError: if there is no item, or one is not a direction, has another language or is
+            ambiguous.
     """
     directions: list[Direction] = []
     for item in _items(text, also_allowed, flag):
         split_pairs = _split_item(item, also_allowed, flag)
-        pairs = _possible_directions(split_pairs, languages)
+        try:
+            pairs = _possible_directions(split_pairs, languages)
+        except UserError as error:
+            raise UserError(f"{flag}: '{item}': {error}") from None
         if len(pairs) > 1:
             raise UserError(
                 f"{flag}: '{item}' is ambiguous; write codes with '_', such as "

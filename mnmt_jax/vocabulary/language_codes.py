@@ -204,7 +204,7 @@ def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
     return tuple(spellings)
 
 
-def find_code(text: str, codes: Collection[str]) -> str | None:
+def find_code(text: str, codes: Collection[str], what: str = "") -> str | None:
     """Find the code in a list that denotes the same language as a code of any form.
 
     A code without region matches the only regional code, and a regional code falls back to the
@@ -213,6 +213,7 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
     Args:
         text: code of any form.
         codes: codes of a vocabulary or corpus, in their own spelling.
+        what: where the code comes from, for the error, e.g. `--source`.
 
     Returns:
         A member of `codes`; None if the language is not among them, or `text` is not a code.
@@ -237,7 +238,8 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
         if not matches and not tag.script and not _has_default_script(tag.language):
             matches = [code for code, other in parsed if other.language == tag.language]
     if len(matches) > 1:
-        raise UserError(f"language {text!r} is ambiguous: name {' or '.join(matches)}")
+        place = f"{what}={text}: " if what else ""
+        raise UserError(f"{place}language {text!r} is ambiguous: name {' or '.join(matches)}")
     return matches[0] if matches else None
 
 
@@ -273,10 +275,7 @@ def match_code(text: str, codes: Collection[str], what: str, owner: str = "the m
     Raises:
         UserError: if the language is not among the codes or is ambiguous; names related codes.
     """
-    try:
-        code = find_code(text, codes)
-    except UserError as error:
-        raise UserError(f"{what}={text}: {error}") from None
+    code = find_code(text, codes, what)
     if code is not None:
         return code
     related = related_codes(text, codes)

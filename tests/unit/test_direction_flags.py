@@ -12,7 +12,6 @@ from mnmt_jax.commands.common_flags import list_of
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import read_directions
 from mnmt_jax.commands.evaluate import _listed, _with_training, make_parser
-from mnmt_jax.commands.model_benchmark import model_benchmark
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
@@ -103,20 +102,12 @@ def test_training_directions_have_the_codes_of_the_corpus(tmp_path):
     available = ("en", "de", "pt", "pt_BR")
     subject = _with_training(_model(recorded), None, languages, available)
     assert subject.supervised == {("en", "de"), ("en", "pt"), ("en", "pt_BR"), ("ita", "en")}
-    benchmark = Benchmark("mine", _files(tmp_path, ("en", "de")))
+    for code in ("en", "de"):
+        (tmp_path / f"test.{code}").write_text(f"text {code}\n", encoding="utf-8")
+    corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("en", "de"))
+    benchmark = Benchmark("mine", corpus)
     assert trained_in_benchmark_codes(benchmark, recorded, languages) >= {("en", "de")}
     assert trained_in_benchmark_codes(benchmark, None, languages) is None
-
-
-def _files(folder: Path, languages: tuple[str, ...]) -> ParallelFiles:
-    for code in languages:
-        (folder / f"test.{code}").write_text(f"text {code}\n", encoding="utf-8")
-    return ParallelFiles("mine", str(folder / "{split}.{language}"), languages)
-
-
-def _of_model(corpus: ParallelFiles, languages: tuple[str, ...], **options) -> Benchmark:
-    flags = SimpleNamespace(task="mine", languages="")
-    return model_benchmark(flags, corpus, corpus.languages, languages, **options)
 
 
 @pytest.mark.parametrize("others", [(), ("fr",)])
@@ -128,24 +119,6 @@ def test_a_variety_is_labelled_alike_whatever_else_the_test_set_has(others):
     assert subject.supervised == from_english | {("de", code) for code in varieties}
     both = _with_training(_model(recorded), None, (*CODES, "fr_CA"), ("en", *others, "fr_CA"))
     assert ("en", "fr") in both.supervised and ("en", "fr_CA") not in both.supervised
-
-
-def test_varieties_of_one_language_of_the_model_are_not_translated_into_each_other(
-    tmp_path, capsys
-):
-    corpus = _files(tmp_path, ("en", "fr", "fr_CA"))
-    benchmark = _of_model(corpus, CODES)
-    assert set(benchmark.directions) == {
-        *(("en", "fr"), ("en", "fr_CA"), ("fr", "en"), ("fr_CA", "en")),
-    }
-    warning = "skipped fr-fr_CA, fr_CA-fr: source and target are one language of the model"
-    assert warning in capsys.readouterr().err
-    assert _of_model(corpus, CODES, quiet=True).directions == benchmark.directions
-    assert len(_of_model(corpus, (*CODES, "fr_CA")).directions) == 6
-    assert not capsys.readouterr().err
-    message = "^--task=mine: source and target of fr-fr_CA, fr_CA-fr are one language of the model"
-    with pytest.raises(UserError, match=message):
-        _of_model(corpus, ("fr", "de"))
 
 
 @pytest.mark.parametrize("count", [5, 25, 100])
