@@ -204,7 +204,7 @@ def main() -> None:
     unknown = {pair[1] for pair in benchmark.directions if detector.expected(pair[1]) is None}
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
-        warn(f"no off-target ratio, since {detector.name} does not know: {codes}")
+        warn(f"no off-target ratio, since {detector.name} has no reliable label for: {codes}")
     optional_metrics = OptionalMetrics(
         MetricSelection(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,

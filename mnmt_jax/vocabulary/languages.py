@@ -170,7 +170,7 @@ class Language:
             group); languages of other corpora have their (sub-)family.
         script: English name of the script.
         sacrebleu_tokenizer: tokenizer of sacreBLEU's BLEU when this is the target language.
-        detector: label of fastText's lid.176; None if the detector does not support the language.
+        detector: label of fastText's lid.176; None if it has none, or none that is reliable.
     """
 
     code: str

@@ -306,7 +306,7 @@ def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
     assert cache.vocabulary.languages == ("hsb", "de")
     assert set(cache.tasks_with("train")) == {"corpus_hsb_de", "corpus_de_hsb"}
     off_target = lid_off_target(["dom mały"], "hsb")
-    assert off_target.ratio is None and "does not know hsb" in off_target.note
+    assert off_target.ratio is None and "no reliable label for hsb" in off_target.note
     assert corpus_scores(["dom 1"], ["dom 1"], "hsb").bleu_signature.count("tok:13a") == 1
     flags[3] = "de,de-DE"
     with pytest.raises(UserError, match="--languages: 'de' and 'de-DE' are one language"):

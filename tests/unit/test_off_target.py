@@ -62,7 +62,7 @@ def test_lid_maps_codes_to_its_labels():
 
 def test_lid_without_the_language_gives_no_ratio():
     result = lid_off_target([ENGLISH], "zu")
-    assert result.ratio is None and "does not know zu" in result.note
+    assert result.ratio is None and "no reliable label for zu" in result.note
     assert result.detected == ("en",)
 
 
@@ -104,7 +104,9 @@ def test_langdetect_is_deterministic_and_names_itself():
     assert detector.signature.startswith("langdetect|seed:0|version:1.")
     assert detector_name(detector.signature) == detector.name == "langdetect"
     result = detect_off_target(detector, [ENGLISH], "ast")
-    assert result.ratio is None and result.note == "langdetect does not know ast: no ratio"
+    assert (
+        result.ratio is None and result.note == "langdetect has no reliable label for ast: no ratio"
+    )
     assert detect_off_target(detector, ["ꦥꦱꦂ"], "de").detected == ("",)  # Javanese script: no answer
 
 
