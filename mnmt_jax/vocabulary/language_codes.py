@@ -140,7 +140,8 @@ def is_code(text: str) -> bool:
 
 def is_spaceless(language: str) -> bool:
     """Return whether a language is written without spaces between words and sentences."""
-    return parse_code(language).language in _SPACELESS
+    tag = parse_code(language)
+    return tag.language in _SPACELESS and tag.script != "Latn"
 
 
 def has_separate_words(language: str) -> bool:
@@ -149,7 +150,7 @@ def has_separate_words(language: str) -> bool:
     Languages without spaces have no such starts; Arabic, Hebrew, Amharic and Tigrinya write
     prepositions and articles without a space before the next word.
     """
-    return parse_code(language).language not in _SPACELESS | _PREFIXING
+    return not is_spaceless(language) and parse_code(language).language not in _PREFIXING
 
 
 def is_same_language(first: str, second: str) -> bool:

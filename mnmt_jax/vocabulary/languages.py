@@ -147,8 +147,9 @@ zu  zul_Latn Zulu               Niger-Congo       Latin      -
 OTHER_FAMILY = "Other"
 """Family of languages outside the built-in table."""
 
-_MIXED_SCRIPTS = ("zh",)  # lid.176 and sacreBLEU do not distinguish its scripts
-_TOKENIZER_OF_SCRIPT = {"Hans": "zh", "Hant": "zh", "Hani": "zh"}
+_HAN = ("Hans", "Hant", "Hani")
+_MIXED_SCRIPTS = {"zh": _HAN}  # that lid.176 and sacreBLEU do not distinguish
+_TOKENIZER_OF_SCRIPT = dict.fromkeys(_HAN, "zh")
 _SCRIPTS = {"Hans": "Han", "Hant": "Han", "Jpan": "Japanese", "Kore": "Hangul"}
 _SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
@@ -321,7 +322,7 @@ def _describe_external(text: str) -> Language:
     if tag.code in LANGUAGES:
         return LANGUAGES[tag.code]
     base = LANGUAGES.get(tag.language)
-    same_script = base is not None and (not tag.script or tag.language in _MIXED_SCRIPTS)
+    same_script = base is not None and tag.script in ("", *_MIXED_SCRIPTS.get(tag.language, ()))
     script = tag.written_script
     return Language(
         code=tag.code,

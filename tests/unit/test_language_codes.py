@@ -23,6 +23,7 @@ from mnmt_jax.vocabulary.language_codes import (
     check_new_code,
     check_safe_codes,
     find_code,
+    is_spaceless,
     match_code,
     requested_code,
 )
@@ -217,6 +218,11 @@ def test_languages_outside_the_table_are_described():
     )
     assert (taiwan.sacrebleu_tokenizer, taiwan.script, taiwan.detector) == ("zh", "Han", "zh")
     assert (latin.script, latin.detector, latin.family) == ("Latin", None, "Slavic")
+    pinyin = get_language("zh-Latn")
+    assert (pinyin.sacrebleu_tokenizer, pinyin.script, pinyin.detector) == ("13a", "Latin", None)
+    assert [code for code in ("zh_Latn", "zh_Hant", "ja_Latn", "ja") if is_spaceless(code)] == [
+        *("zh_Hant", "ja"),
+    ]
     assert get_language("yue").sacrebleu_tokenizer == "zh"
     assert get_language("kv").script == "Cyrillic"
     assert english_centric_directions(["en-GB", "hsb"]) == (("en_GB", "hsb"), ("hsb", "en_GB"))

@@ -60,6 +60,12 @@ def test_lid_maps_codes_to_its_labels():
     assert lid_off_target([NORWEGIAN], "de").detected == ("no",)
 
 
+def test_pinyin_is_not_chinese_text():
+    pinyin = ["jīntiān tiānqì hěn hǎo", "wǒ xiǎng qù shūdiàn mǎi yī běn shū", "tā shì lǎoshī"]
+    assert lid_off_target(pinyin, "zh_Latn").ratio is None
+    assert lid_off_target([TRADITIONAL], "zh_Hani").ratio == 0.0
+
+
 def test_lid_without_the_language_gives_no_ratio():
     result = lid_off_target([ENGLISH], "zu")
     assert result.ratio is None and "no reliable label for zu" in result.note

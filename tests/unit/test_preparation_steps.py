@@ -391,6 +391,7 @@ def test_only_chinese_is_segmented(monkeypatch):
     transforms._jieba.cache_clear()
     assert Segment().apply(["我来到北京", "", "他 们"], "zh-Hant") == ["我来 到北 京", "", "他 们"]
     assert Segment().apply(["東京都"], "ja") == ["東京都"]
+    assert Segment().apply(["nǐ hǎo"], "zh_Latn") == ["nǐ hǎo"]
     transforms._jieba.cache_clear()
 
 
