@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.common_flags import list_of, split_list
+from mnmt_jax.commands.common_flags import check_distinct, list_of, split_list
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import (
     benchmark_codes,
@@ -345,4 +345,6 @@ def parse_layers(text: str | None, minimum: int = 1) -> list[int]:
             f"--layers={text}: {wrong[0]!r} must be a whole number, at least {minimum}; omit "
             "--layers for all layers"
         )
-    return [int(item) for item in items]
+    layers = [int(item) for item in items]
+    check_distinct("--layers", layers)
+    return layers

@@ -7,7 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mnmt_jax.commands.analysis_inputs import check_directions, trained_in_benchmark_codes
+from mnmt_jax.commands.analysis_inputs import (
+    check_directions,
+    parse_layers,
+    trained_in_benchmark_codes,
+)
 from mnmt_jax.commands.common_flags import list_of
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import read_directions
@@ -79,6 +83,13 @@ def test_a_list_without_an_item_is_refused(text):
     arguments = ["--run=x", "--output=y", "--task=cldr", f"--languages={text}"]
     with pytest.raises(UserError, match="^--languages: names nothing"):
         benchmark_corpus(make_parser().parse_args(arguments))
+
+
+def test_an_item_of_a_list_that_is_named_twice_is_refused():
+    with pytest.raises(UserError, match="^--roles: target is named twice; leave one of them out$"):
+        list_of("--roles", "target, source,target")
+    with pytest.raises(UserError, match="^--layers: 1 is named twice; leave one of them out$"):
+        parse_layers("1,2,01")
 
 
 def test_training_directions_of_an_imported_model_can_be_named():
