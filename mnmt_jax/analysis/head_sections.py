@@ -65,7 +65,8 @@ def heads_sections(facts: JsonObject) -> Iterator[Html]:
         ),
         *_left_out(
             facts.get("undetected"),
-            "Without off-target ratio, because the detector does not know the target language",
+            "Without off-target ratio, because the detector has no reliable label for the target "
+            "language",
         ),
         text_table(
             ["heads", "chosen", "chrF++", "off-target, percent"],

@@ -122,7 +122,7 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
         )
     options = training_options(arguments, TRAINING_FLAGS)
     corpus, directions = corpus_and_directions(arguments)
-    corpus_code = find_code(language, corpus.languages)
+    corpus_code = find_code(language, corpus.languages, "--language")
     language_directions = [direction for direction in directions if corpus_code in direction]
     if corpus_code is None or not language_directions:
         raise UserError(

@@ -22,7 +22,6 @@ from mnmt_jax.commands.analyse_states import MULTI_RUN_KINDS, STATE_KINDS, analy
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
     analysis_facts,
-    benchmark_codes,
     benchmark_of,
     check_directions,
     directions_of,
@@ -48,7 +47,7 @@ from mnmt_jax.commands.common_flags import (
     seed_value,
 )
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, refuse_flags
-from mnmt_jax.commands.direction_flags import parse_directions, to_corpus_codes
+from mnmt_jax.commands.direction_flags import benchmark_codes, parse_directions, to_corpus_codes
 from mnmt_jax.errors import UserError, docs_page
 
 # Kind of analysis -> default number of sentences per direction (0: all). Flag -> kinds of analysis

@@ -87,7 +87,8 @@ def _models(
     """
     from mnmt_jax.decoding.translator import Translator
 
-    listed = list_of("--step", flags.step) if isinstance(flags.step, str) else []
+    text = flags.step if isinstance(flags.step, str) else None
+    listed = list_of("--step", text, repeats=True)
     steps = [checkpoint_step(item) for item in listed] or [flags.step]
     checkpoints = list(itertools.product(flags.runs, steps))
     if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.common_flags import list_of, split_list
+from mnmt_jax.commands.common_flags import check_distinct, list_of, split_list
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import (
+    benchmark_codes,
     check_direction_items,
     parse_directions,
     to_corpus_codes,
@@ -19,7 +20,7 @@ from mnmt_jax.commands.direction_flags import (
 from mnmt_jax.commands.text_files import BadLines, read_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
-from mnmt_jax.vocabulary.language_codes import find_code, match_code
+from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.analysis.teacher_forcing import ForcedSentences
@@ -253,15 +254,14 @@ def benchmark_of(
     flags: argparse.Namespace, languages: Sequence[str], split: str = TEST
 ) -> Benchmark:
     """Return the sentences of a task's split in the languages of the model."""
-    from mnmt_jax.evaluation.benchmark import Benchmark
+    from mnmt_jax.commands.model_benchmark import model_benchmark
 
     corpus, available = benchmark_corpus(flags, (split,))
-    codes = [code for code in available if find_code(code, languages) is not None]
-    options = {"languages": codes, "limit": flags.limit, "candidates": languages, "split": split}
-    benchmark = Benchmark(flags.task, corpus, **options)
+    options = {"limit": flags.limit, "split": split, "quiet": split != TEST}
+    benchmark = model_benchmark(flags, corpus, available, languages, **options)
     if not flags.common_to:
         return benchmark
-    return benchmark.common_to(_common_languages(flags.common_to, codes))
+    return benchmark.common_to(_common_languages(flags.common_to, benchmark_codes(benchmark)))
 
 
 def _common_languages(text: str, codes: Sequence[str]) -> list[str]:
@@ -290,11 +290,6 @@ def trained_in_benchmark_codes(
     if trained is None:
         return None
     return frozenset(to_corpus_codes(trained, benchmark_codes(benchmark), languages))
-
-
-def benchmark_codes(benchmark: Benchmark) -> tuple[str, ...]:
-    """Return the languages of a benchmark's directions."""
-    return tuple(dict.fromkeys(code for pair in benchmark.directions for code in pair))
 
 
 def directions_of(
@@ -350,4 +345,6 @@ def parse_layers(text: str | None, minimum: int = 1) -> list[int]:
             f"--layers={text}: {wrong[0]!r} must be a whole number, at least {minimum}; omit "
             "--layers for all layers"
         )
-    return [int(item) for item in items]
+    layers = [int(item) for item in items]
+    check_distinct("--layers", layers)
+    return layers

@@ -170,8 +170,8 @@ def _rounds(
         report_prompted_tasks(cache, "not back-translated")
     known_codes = cache.vocabulary.languages
     languages, pool = (
-        [find_code(code, known_codes) or code for code in split_list(text)]
-        for text in (flags.languages, flags.pool)
+        [find_code(code, known_codes, flag) or code for code in split_list(text)]
+        for flag, text in (("--languages", flags.languages), ("--pool", flags.pool))
     )
     return BackTranslationRounds(
         draws=BackTranslationDraws.of(languages, pool, seed=flags.seed),

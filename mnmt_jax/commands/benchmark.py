@@ -23,7 +23,6 @@ from mnmt_jax.commands.common_flags import (
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
 from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.runtime.first_results import note_first_results
-from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
@@ -120,9 +119,8 @@ def main() -> None:
 
 def _test_set(flags: argparse.Namespace, languages: tuple[str, ...]) -> Benchmark:
     """Return the test set, restricted to the model's languages and the listed directions."""
-    from mnmt_jax.evaluation.benchmark import Benchmark
+    from mnmt_jax.commands.model_benchmark import model_benchmark
 
     corpus, available = benchmark_corpus(flags)
-    known = [code for code in available if find_code(code, languages) is not None]
-    benchmark = Benchmark(flags.task, corpus, languages=known, candidates=languages)
+    benchmark = model_benchmark(flags, corpus, available, languages)
     return benchmark if flags.directions is None else restrict(benchmark, flags.directions)

@@ -81,7 +81,10 @@ def corpus_bridge_directions(text: str, corpus: Corpus) -> tuple[Direction, ...]
     from mnmt_jax.vocabulary.bridge_strategy import bridge_directions
 
     strategy = read_bridge(text)
-    codes = {code: find_code(code, corpus.languages) for code in strategy.languages}
+    codes = {
+        code: find_code(code, corpus.languages, f"--bridge={text}, language")
+        for code in strategy.languages
+    }
     if missing := [code for code, match in codes.items() if match is None]:
         raise UserError(
             f"--bridge={text}: has '{missing[0]}', which is not among "

@@ -346,17 +346,36 @@ def split_list(text: str | None) -> list[str]:
     return [item.strip() for item in (text or "").split(",") if item.strip()]
 
 
-def list_of(flag: str, text: str | None) -> list[str]:
+def list_of(flag: str, text: str | None, *, repeats: bool = False) -> list[str]:
     """Return the items of a flag that is a list; none if the flag is absent.
 
     Args:
         flag: name of the flag, for the error.
         text: its value; None without the flag.
+        repeats: whether an item may be repeated, because the command checks its meaning.
 
     Raises:
-        UserError: if the list is empty, as `--languages="$UNSET"` of a shell.
+        UserError: if the list is empty, as `--languages="$UNSET"` of a shell, or an item is
+            repeated.
     """
     items = split_list(text)
-    if text is None or items:
-        return items
-    raise UserError(f"{flag}: names nothing; write a list, or leave the flag out")
+    if text is not None and not items:
+        raise UserError(f"{flag}: names nothing; write a list, or leave the flag out")
+    if not repeats:
+        check_distinct(flag, items)
+    return items
+
+
+def check_distinct(flag: str, items: Sequence[Any]) -> None:
+    """Check that the items of a flag differ.
+
+    Args:
+        flag: name of the flag, for the error.
+        items: its items.
+
+    Raises:
+        UserError: naming the first repeated item.
+    """
+    for number, item in enumerate(items):
+        if item in items[:number]:
+            raise UserError(f"{flag}: {item} is named twice; leave one of them out")

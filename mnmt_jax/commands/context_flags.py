@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.common_flags import list_of
+from mnmt_jax.commands.common_flags import check_distinct, list_of
 from mnmt_jax.data.document_context import SEPARATOR, Context
 from mnmt_jax.errors import UserError
 
@@ -73,8 +73,7 @@ def parse_contexts(arguments: argparse.Namespace, corpus: Corpus) -> list[Contex
     if invalid := [number for number in numbers if not number.isdecimal()]:
         raise UserError(f"--context: {invalid[0]!r} must be a number of pieces, such as 128")
     pieces = list(map(int, numbers))
-    if repeated := [number for number in pieces if pieces.count(number) > 1]:
-        raise UserError(f"--context: {repeated[0]} is named twice; leave one of them out")
+    check_distinct("--context", pieces)
     if arguments.monolingual or arguments.text:
         flag = "monolingual" if arguments.monolingual else "text"
         raise UserError(f"--context is for pairs of languages; leave it or --{flag} out")

@@ -348,7 +348,7 @@ def benchmark_corpus(
         corpus, available = find_corpus(flags.task)
         refuse_flags(flags, inapplicable, f"the built-in corpus '{flags.task}'")
     codes = list_of("--languages", flags.languages)
-    languages = [find_code(code, available) for code in codes]
+    languages = [find_code(code, available, "--languages") for code in codes]
     if None in languages:
         unknown = codes[languages.index(None)]
         raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(available)}")

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from mnmt_jax.commands.common_flags import CommandParser, split_list
+from mnmt_jax.commands.common_flags import CommandParser, check_distinct, split_list
 from mnmt_jax.commands.corpus_flags import add_corpus_flags, corpus_and_directions
 from mnmt_jax.errors import UserError, join_names
 
@@ -80,4 +80,5 @@ def _splits(text: str) -> list[str]:
     if not splits or (unknown := [split for split in splits if split not in _SPLITS]):
         wrong = f"'{unknown[0]}' is none of them" if splits else "is empty"
         raise UserError(f"--of={text}: {wrong}; choose from {join_names(_SPLITS)}")
+    check_distinct("--of", splits)
     return splits

@@ -77,12 +77,15 @@ def to_corpus_codes(
         varieties.setdefault(find_code(code, languages) or code, []).append(code)
 
     def find(code: str) -> list[str]:
-        if code in corpus_codes:
-            return [code]
         return varieties.get(find_code(code, languages) or code, [code])
 
     pairs = (pair for source, target in directions for pair in product(find(source), find(target)))
     return tuple(dict.fromkeys(pairs))
+
+
+def benchmark_codes(benchmark: Benchmark) -> tuple[str, ...]:
+    """Return the languages of a benchmark's directions."""
+    return tuple(dict.fromkeys(code for pair in benchmark.directions for code in pair))
 
 
 def restrict(benchmark: Benchmark, text: str, also_allowed: str = "") -> Benchmark:
@@ -96,8 +99,7 @@ def restrict(benchmark: Benchmark, text: str, also_allowed: str = "") -> Benchma
     Raises:
         UserError: if a direction is malformed, or the benchmark does not have it.
     """
-    codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
-    directions = read_directions("--directions", text, tuple(codes), also_allowed)
+    directions = read_directions("--directions", text, benchmark_codes(benchmark), also_allowed)
     if missing := [pair for pair in directions if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "
@@ -124,12 +126,16 @@ def parse_directions(
         Directions between members of `languages`.
 
     Raises:
-        UserError: if there is no item, or one is not a direction or has another language.
+        UserError: if there is no item, or one is not a direction, has another language or is
+            ambiguous.
     """
     directions: list[Direction] = []
     for item in _items(text, also_allowed, flag):
         split_pairs = _split_item(item, also_allowed, flag)
-        pairs = _possible_directions(split_pairs, languages)
+        try:
+            pairs = _possible_directions(split_pairs, languages)
+        except UserError as error:
+            raise UserError(f"{flag}: '{item}': {error}") from None
         if len(pairs) > 1:
             raise UserError(
                 f"{flag}: '{item}' is ambiguous; write codes with '_', such as "

@@ -29,13 +29,18 @@ from mnmt_jax.commands.corpus_flags import (
     benchmark_corpus,
     refuse_flags,
 )
-from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict, to_corpus_codes
+from mnmt_jax.commands.direction_flags import (
+    FORMS,
+    benchmark_codes,
+    read_directions,
+    restrict,
+    to_corpus_codes,
+)
 from mnmt_jax.commands.metrics import add_metrics_environment
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, say, warn
 from mnmt_jax.evaluation.neural_metrics import COMET_MODELS, ENGLISH_MODELS, METRICX_MODEL
 from mnmt_jax.vocabulary.detector_names import LID176
-from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
@@ -168,7 +173,7 @@ def main() -> None:
     if flags.document_ids and flags.context is None:
         raise UserError("--document_ids needs --context, which translates with context")
     import_modules(flags.module_import)
-    from mnmt_jax.evaluation.benchmark import Benchmark
+    from mnmt_jax.commands.model_benchmark import model_benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
     from mnmt_jax.evaluation.evaluated_model import with_documents
     from mnmt_jax.evaluation.metrics_environment import use_environment
@@ -182,26 +187,24 @@ def main() -> None:
     detector = find_detector(flags.lid)
     corpus, available = benchmark_corpus(flags)
     subject, languages = _open_system(flags, gin_files, bindings, available)
-    subject = _with_training(subject, flags.trained_on, languages, available)
-    if missing := [code for code in available if find_code(code, languages) is None]:
-        warn(f"skipped languages that the model does not have: {' '.join(missing)}")
-    benchmark = Benchmark(
-        flags.task,
+    benchmark = model_benchmark(
+        flags,
         corpus,
-        languages=[code for code in available if code not in missing],
+        available,
+        languages,
         limit=flags.limit,
-        candidates=languages,
         detector=detector,
         second_detector=_second_detector(flags.lid_model, detector),
         note=flags.note,
     )
+    subject = _with_training(subject, flags.trained_on, languages, benchmark_codes(benchmark))
     benchmark, which = _listed(benchmark, flags.directions)
     if flags.context is not None:
         subject = with_documents(subject, benchmark)
     unknown = {pair[1] for pair in benchmark.directions if detector.expected(pair[1]) is None}
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
-        warn(f"no off-target ratio, since {detector.name} does not know: {codes}")
+        warn(f"no off-target ratio, since {detector.name} has no reliable label for: {codes}")
     optional_metrics = OptionalMetrics(
         MetricSelection(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,

@@ -431,7 +431,7 @@ def check_decode(
     if decode.language_contrast:
         languages = inference_model.vocabulary.languages
         for code in decode.contrast_languages:
-            if code != "source" and find_code(code, languages) is None:
+            if code != "source" and find_code(code, languages, "Decode.contrast_languages") is None:
                 raise UserError(
                     f"Decode.contrast_languages={decode.contrast_languages}: the model has no "
                     f"'{code}'; name some of source, {', '.join(languages)}"

@@ -32,12 +32,12 @@ from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.detector_names import LID176
-from mnmt_jax.vocabulary.language_codes import find_code, match_code
+from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, find_detector
+from mnmt_jax.vocabulary.languages import find_english
 
 WINDOW_SIZE = 4096  # lines in memory at a time
 SEARCHES_ON_CPU = 2  # at a time, by a server
-_DEFAULT_PIVOT = "en"  # of a retry
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,14 +117,14 @@ class TranslationJob:
         Args:
             detector: detector of the languages of translations.
             pivot: code of the pivot of the last search, in any form; None is English, if the model
-                has it.
+                has one variety of it.
 
         Raises:
             UserError: if the model does not have the pivot.
         """
         languages = self.pretrained.languages
         if pivot is None:
-            pivot = find_code(_DEFAULT_PIVOT, languages)
+            pivot = find_english(languages)
         else:
             pivot = match_code(pivot, languages, "--retry_pivot")
         contrast = with_language_contrast(self.decode, languages)

@@ -29,7 +29,7 @@ class OffTargetResult:
 
     Attributes:
         ratio: share of hypotheses detected as another language, in percent; None if the detector
-            does not know the target language.
+            has no reliable label for the target language.
         detected: language code per hypothesis, or the detector's label if it has no code. Ties
             that include the target count as the target. "" for a hypothesis without letters, which
             never counts as off-target.
@@ -143,7 +143,7 @@ def detect_off_target(
     labels = [detector.label(text) if has_letters(text) else "" for text in hypotheses]
     detected = tuple(target_language if label == expected else label for label in labels)
     if expected is None:
-        note = f"{detector.name} does not know {target_language}: no ratio"
+        note = f"{detector.name} has no reliable label for {target_language}: no ratio"
         return OffTargetResult(None, detected, note)
     return OffTargetResult(off_target_ratio(detected, target_language), detected)
 

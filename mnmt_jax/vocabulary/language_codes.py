@@ -140,7 +140,8 @@ def is_code(text: str) -> bool:
 
 def is_spaceless(language: str) -> bool:
     """Return whether a language is written without spaces between words and sentences."""
-    return parse_code(language).language in _SPACELESS
+    tag = parse_code(language)
+    return tag.language in _SPACELESS and tag.script != "Latn"
 
 
 def has_separate_words(language: str) -> bool:
@@ -149,7 +150,7 @@ def has_separate_words(language: str) -> bool:
     Languages without spaces have no such starts; Arabic, Hebrew, Amharic and Tigrinya write
     prepositions and articles without a space before the next word.
     """
-    return parse_code(language).language not in _SPACELESS | _PREFIXING
+    return not is_spaceless(language) and parse_code(language).language not in _PREFIXING
 
 
 def is_same_language(first: str, second: str) -> bool:
@@ -204,7 +205,7 @@ def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
     return tuple(spellings)
 
 
-def find_code(text: str, codes: Collection[str]) -> str | None:
+def find_code(text: str, codes: Collection[str], what: str = "") -> str | None:
     """Find the code in a list that denotes the same language as a code of any form.
 
     A code without region matches the only regional code, and a regional code falls back to the
@@ -213,6 +214,7 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
     Args:
         text: code of any form.
         codes: codes of a vocabulary or corpus, in their own spelling.
+        what: where the code comes from, for the error, e.g. `--source`.
 
     Returns:
         A member of `codes`; None if the language is not among them, or `text` is not a code.
@@ -237,7 +239,8 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
         if not matches and not tag.script and not _has_default_script(tag.language):
             matches = [code for code, other in parsed if other.language == tag.language]
     if len(matches) > 1:
-        raise UserError(f"language {text!r} is ambiguous: name {' or '.join(matches)}")
+        place = f"{what}={text}: " if what else ""
+        raise UserError(f"{place}language {text!r} is ambiguous: name {' or '.join(matches)}")
     return matches[0] if matches else None
 
 
@@ -273,10 +276,7 @@ def match_code(text: str, codes: Collection[str], what: str, owner: str = "the m
     Raises:
         UserError: if the language is not among the codes or is ambiguous; names related codes.
     """
-    try:
-        code = find_code(text, codes)
-    except UserError as error:
-        raise UserError(f"{what}={text}: {error}") from None
+    code = find_code(text, codes, what)
     if code is not None:
         return code
     related = related_codes(text, codes)

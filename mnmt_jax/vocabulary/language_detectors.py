@@ -83,7 +83,9 @@ class LanguageDetector:
         return self.best(text)[0]
 
     def expected(self, code: str) -> str | None:
-        """Return the label of a language; None if the detector does not know the language.
+        """Return the label of a language; None if the detector has no reliable one.
+
+        Labels of lid.176 for languages outside the built-in table do not count.
 
         Args:
             code: code of the language. Languages of one macrolanguage, and scripts of one language,

@@ -147,8 +147,9 @@ zu  zul_Latn Zulu               Niger-Congo       Latin      -
 OTHER_FAMILY = "Other"
 """Family of languages outside the built-in table."""
 
-_MIXED_SCRIPTS = ("zh",)  # lid.176 and sacreBLEU do not distinguish its scripts
-_TOKENIZER_OF_SCRIPT = {"Hans": "zh", "Hant": "zh", "Hani": "zh"}
+_HAN = ("Hans", "Hant", "Hani")
+_MIXED_SCRIPTS = {"zh": _HAN}  # that lid.176 and sacreBLEU do not distinguish
+_TOKENIZER_OF_SCRIPT = dict.fromkeys(_HAN, "zh")
 _SCRIPTS = {"Hans": "Han", "Hant": "Han", "Jpan": "Japanese", "Kore": "Hangul"}
 _SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
@@ -170,7 +171,7 @@ class Language:
             group); languages of other corpora have their (sub-)family.
         script: English name of the script.
         sacrebleu_tokenizer: tokenizer of sacreBLEU's BLEU when this is the target language.
-        detector: label of fastText's lid.176; None if the detector does not support the language.
+        detector: label of fastText's lid.176; None if it has none, or none that is reliable.
     """
 
     code: str
@@ -321,15 +322,16 @@ def _describe_external(text: str) -> Language:
     if tag.code in LANGUAGES:
         return LANGUAGES[tag.code]
     base = LANGUAGES.get(tag.language)
-    same_script = base is not None and (not tag.script or tag.language in _MIXED_SCRIPTS)
     script = tag.written_script
+    is_default = script == parse_code(tag.language).written_script
+    same_script = is_default or tag.script in _MIXED_SCRIPTS.get(tag.language, ())
     return Language(
         code=tag.code,
         flores=None,
         name=display_name(tag),
         family=base.family if base else OTHER_FAMILY,
         script=base.script
-        if base and not tag.script
+        if base and is_default
         else _SCRIPTS.get(script, "") or script_name(script),
         sacrebleu_tokenizer=base.sacrebleu_tokenizer
         if base and same_script

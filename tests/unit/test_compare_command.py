@@ -116,6 +116,12 @@ def test_a_folder_and_its_scores_are_one_evaluation(tmp_path, monkeypatch):
         run_compare(monkeypatch, tmp_path, [folder, folder / "scores.json"])
 
 
+def test_a_metric_that_is_named_twice_is_refused(tmp_path, monkeypatch):
+    folder = evaluated(tmp_path, "system", 1, "prefix", 0.3)
+    with pytest.raises(UserError, match="^--metrics: bleu is named twice; leave one of them out$"):
+        run_compare(monkeypatch, tmp_path, [folder], "--metrics", "bleu,exact_match,bleu")
+
+
 def test_the_help_has_the_default_order_of_metrics():
     text = " ".join(compare.make_parser().format_help().split())
     names = ("the optional ones", "bleu, chrf, exact_match,", "and off-")

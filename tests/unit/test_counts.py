@@ -90,6 +90,8 @@ def test_the_command_prints_and_writes_counts(tmp_path, capsys):
         call_count(*flags, "--of", "dev")
     with pytest.raises(UserError, match="--of=,: is empty"):
         call_count(*flags, "--of", ",")
+    with pytest.raises(UserError, match="--of: test is named twice; leave one of them out"):
+        call_count(*flags, "--of", "test,train,test")
 
 
 def call_count(*flags: object) -> None:

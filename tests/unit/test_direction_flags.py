@@ -7,7 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mnmt_jax.commands.analysis_inputs import check_directions, trained_in_benchmark_codes
+from mnmt_jax.commands.analysis_inputs import (
+    check_directions,
+    parse_layers,
+    trained_in_benchmark_codes,
+)
 from mnmt_jax.commands.common_flags import list_of
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import read_directions
@@ -81,6 +85,13 @@ def test_a_list_without_an_item_is_refused(text):
         benchmark_corpus(make_parser().parse_args(arguments))
 
 
+def test_an_item_of_a_list_that_is_named_twice_is_refused():
+    with pytest.raises(UserError, match="^--roles: target is named twice; leave one of them out$"):
+        list_of("--roles", "target, source,target")
+    with pytest.raises(UserError, match="^--layers: 1 is named twice; leave one of them out$"):
+        parse_layers("1,2,01")
+
+
 def test_training_directions_of_an_imported_model_can_be_named():
     pairs = (("en", "de"), ("de", "fr"), ("de", "en"))
     with pytest.raises(UserError, match="name them with --trained_on"):
@@ -108,6 +119,17 @@ def test_training_directions_have_the_codes_of_the_corpus(tmp_path):
     benchmark = Benchmark("mine", corpus)
     assert trained_in_benchmark_codes(benchmark, recorded, languages) >= {("en", "de")}
     assert trained_in_benchmark_codes(benchmark, None, languages) is None
+
+
+@pytest.mark.parametrize("others", [(), ("fr",)])
+def test_a_variety_is_labelled_alike_whatever_else_the_test_set_has(others):
+    recorded = frozenset({("en", "fr"), ("fr", "en"), ("de", "fr")})
+    subject = _with_training(_model(recorded), None, CODES, ("en", *others, "fr_CA"))
+    varieties = (*others, "fr_CA")
+    from_english = {("en", code) for code in varieties} | {(code, "en") for code in varieties}
+    assert subject.supervised == from_english | {("de", code) for code in varieties}
+    both = _with_training(_model(recorded), None, (*CODES, "fr_CA"), ("en", *others, "fr_CA"))
+    assert ("en", "fr") in both.supervised and ("en", "fr_CA") not in both.supervised
 
 
 @pytest.mark.parametrize("count", [5, 25, 100])

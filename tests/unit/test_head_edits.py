@@ -137,5 +137,5 @@ def test_the_page_lists_directions_without_measures():
     }
     facts |= {"undetected": ["en-zu"], "unsteered": ["en-zu", "en-zh"], "ablation": [row]}
     page = html.fromstring("".join(str(part) for part in render_sections(facts))).text_content()
-    assert "does not know the target language: en-zu." in page
+    assert "has no reliable label for the target language: en-zu." in page
     assert "tells from the target's: en-zu, en-zh." in page and "–" in page

@@ -23,6 +23,7 @@ from mnmt_jax.vocabulary.language_codes import (
     check_new_code,
     check_safe_codes,
     find_code,
+    is_spaceless,
     match_code,
     requested_code,
 )
@@ -232,9 +233,20 @@ def test_languages_outside_the_table_are_described():
     )
     assert (taiwan.sacrebleu_tokenizer, taiwan.script, taiwan.detector) == ("zh", "Han", "zh")
     assert (latin.script, latin.detector, latin.family) == ("Latin", None, "Slavic")
+    pinyin = get_language("zh-Latn")
+    assert (pinyin.sacrebleu_tokenizer, pinyin.script, pinyin.detector) == ("13a", "Latin", None)
+    assert [code for code in ("zh_Latn", "zh_Hant", "ja_Latn", "ja") if is_spaceless(code)] == [
+        *("zh_Hant", "ja"),
+    ]
     assert get_language("yue").sacrebleu_tokenizer == "zh"
     assert get_language("kv").script == "Cyrillic"
     assert english_centric_directions(["en-GB", "hsb"]) == (("en_GB", "hsb"), ("hsb", "en_GB"))
+
+
+def test_a_written_default_script_is_described_as_the_default():
+    assert get_language("kk_Cyrl_CN").detector == "kk" == get_language("kk").detector
+    assert get_language("kk_CN").detector is None  # in Arabic letters
+    assert get_language("zh_Hans_HK").sacrebleu_tokenizer == "zh"
 
 
 @pytest.mark.parametrize("form", ["de", "de-DE", "deu", "deu_Latn", "ger"])
@@ -321,7 +333,7 @@ def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
     assert cache.vocabulary.languages == ("hsb", "de")
     assert set(cache.tasks_with("train")) == {"corpus_hsb_de", "corpus_de_hsb"}
     off_target = lid_off_target(["dom mały"], "hsb")
-    assert off_target.ratio is None and "does not know hsb" in off_target.note
+    assert off_target.ratio is None and "no reliable label for hsb" in off_target.note
     assert corpus_scores(["dom 1"], ["dom 1"], "hsb").bleu_signature.count("tok:13a") == 1
     flags[3] = "de,de-DE"
     with pytest.raises(UserError, match="--languages: 'de' and 'de-DE' are one language"):

@@ -60,9 +60,15 @@ def test_lid_maps_codes_to_its_labels():
     assert lid_off_target([NORWEGIAN], "de").detected == ("no",)
 
 
+def test_pinyin_is_not_chinese_text():
+    pinyin = ["jīntiān tiānqì hěn hǎo", "wǒ xiǎng qù shūdiàn mǎi yī běn shū", "tā shì lǎoshī"]
+    assert lid_off_target(pinyin, "zh_Latn").ratio is None
+    assert lid_off_target([TRADITIONAL], "zh_Hani").ratio == 0.0
+
+
 def test_lid_without_the_language_gives_no_ratio():
     result = lid_off_target([ENGLISH], "zu")
-    assert result.ratio is None and "does not know zu" in result.note
+    assert result.ratio is None and "no reliable label for zu" in result.note
     assert result.detected == ("en",)
 
 
@@ -104,7 +110,9 @@ def test_langdetect_is_deterministic_and_names_itself():
     assert detector.signature.startswith("langdetect|seed:0|version:1.")
     assert detector_name(detector.signature) == detector.name == "langdetect"
     result = detect_off_target(detector, [ENGLISH], "ast")
-    assert result.ratio is None and result.note == "langdetect does not know ast: no ratio"
+    assert (
+        result.ratio is None and result.note == "langdetect has no reliable label for ast: no ratio"
+    )
     assert detect_off_target(detector, ["ꦥꦱꦂ"], "de").detected == ("",)  # Javanese script: no answer
 
 

@@ -126,6 +126,16 @@ def test_languages_are_detected():
     ]
 
 
+def test_languages_without_a_reliable_label_pass_with_a_warning(capsys):
+    rule = DetectedLanguage()
+    assert kept(rule, (ENGLISH, ENGLISH), direction=("en", "lo")) == [1]
+    rule.check_languages(["en", "th", "lo", "zu"])
+    warning = "warning: language: lid.176 has no reliable label for lo, zu, so that their sentences"
+    assert capsys.readouterr().err.startswith(warning)
+    rule.check_languages(["en", "th", "pt_BR"])
+    assert not capsys.readouterr().err
+
+
 def test_a_missing_language_model_names_the_setting(tmp_path):
     with pytest.raises(UserError, match=r"^language: lid_model = .*lid\.bin: no such file; name"):
         DetectedLanguage(str(tmp_path / "lid.bin")).check_languages(["de"])
@@ -381,6 +391,7 @@ def test_only_chinese_is_segmented(monkeypatch):
     transforms._jieba.cache_clear()
     assert Segment().apply(["我来到北京", "", "他 们"], "zh-Hant") == ["我来 到北 京", "", "他 们"]
     assert Segment().apply(["東京都"], "ja") == ["東京都"]
+    assert Segment().apply(["nǐ hǎo"], "zh_Latn") == ["nǐ hǎo"]
     transforms._jieba.cache_clear()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.data.preparation.steps import Side, SideRule
+from mnmt_jax.errors import join_names, warn
 from mnmt_jax.vocabulary.detector_names import LID176
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, find_detector
 from mnmt_jax.vocabulary.normalization import has_letters
@@ -18,11 +19,12 @@ from mnmt_jax.vocabulary.normalization import has_letters
 class DetectedLanguage(SideRule):
     """Another language by automatic detection.
 
-    Sentences without letters pass, and all sentences of a language that the detector does not know.
+    Sentences without letters pass, and all sentences of a language for which the detector has no
+    reliable label; a warning names these languages.
 
     Attributes:
-        lid_model: `lid.176`, `langdetect`, or the path of a fastText model with the labels of
-            lid.176.
+        lid_model: `lid.176`, `langdetect`, or the path of a fastText model: lid.176,
+            GlotLID or OpenLID.
     """
 
     name = "language"
@@ -33,8 +35,18 @@ class DetectedLanguage(SideRule):
         self.require("lid_model", bool(self.lid_model), expected=f"a detector, such as {LID176}")
 
     def check_languages(self, languages: Sequence[str]) -> None:
-        """Check that the model can be read."""
-        _detector(self.lid_model)
+        """Check that the model can be read, and warn of languages that it cannot check.
+
+        Raises:
+            UserError: if a package or file is missing.
+        """
+        detector = _detector(self.lid_model)
+        if unchecked := [code for code in languages if detector.expected(code) is None]:
+            warn(
+                f"language: {detector.name} has no reliable label for {join_names(unchecked)}, so "
+                "that their sentences all pass; name a file of GlotLID as lid_model, or add the "
+                "step 'script'"
+            )
 
     def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
         """Return the signature of the detector."""

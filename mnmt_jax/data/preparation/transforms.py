@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from mnmt_jax.data.preparation.steps import Transform, import_package
-from mnmt_jax.vocabulary.language_codes import parse_code
+from mnmt_jax.vocabulary.language_codes import is_spaceless, parse_code
 
 FORMS = ("NFC", "NFKC", "none")
 
@@ -107,7 +107,7 @@ class Segment(Transform):
 
 
 def _is_chinese(code: str) -> bool:
-    return parse_code(code).language == "zh"
+    return parse_code(code).language == "zh" and is_spaceless(code)  # not Pinyin
 
 
 @functools.cache

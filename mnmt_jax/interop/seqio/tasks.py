@@ -179,7 +179,8 @@ def translation_metrics(target_lang: str) -> Callable[..., dict[str, float]]:
 
     Args:
         target_lang: determines BLEU's tokenizer. BLEU is omitted if that tokenizer is not
-            installed, and `off_target_lid` if lid.176 does not know the language.
+            installed, and `off_target_lid` if lid.176 has no reliable label for
+            the language.
     """
 
     def metrics(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:

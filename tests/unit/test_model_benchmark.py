@@ -1,0 +1,94 @@
+"""Benchmarks in the languages of a model: varieties, absent and ambiguous languages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mnmt_jax.commands.direction_flags import parse_directions, restrict
+from mnmt_jax.commands.model_benchmark import model_benchmark
+from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark
+from mnmt_jax.vocabulary.language_codes import find_code
+
+CODES = ("en", "de", "fr")
+BOTH = ("en", "pt_BR", "pt_PT")
+
+
+def _files(folder: Path, languages: tuple[str, ...]) -> ParallelFiles:
+    for code in languages:
+        (folder / f"test.{code}").write_text(f"text {code}\n", encoding="utf-8")
+    return ParallelFiles("mine", str(folder / "{split}.{language}"), languages)
+
+
+def _of_model(corpus: ParallelFiles, languages: tuple[str, ...], text=None, **options) -> Benchmark:
+    flags = SimpleNamespace(task="mine", languages=text)
+    return model_benchmark(flags, corpus, corpus.languages, languages, **options)
+
+
+def test_varieties_of_one_language_of_the_model_are_not_translated_into_each_other(
+    tmp_path, capsys
+):
+    corpus = _files(tmp_path, ("en", "fr", "fr_CA"))
+    benchmark = _of_model(corpus, CODES)
+    assert set(benchmark.directions) == {
+        *(("en", "fr"), ("en", "fr_CA"), ("fr", "en"), ("fr_CA", "en")),
+    }
+    warning = "skipped fr-fr_CA, fr_CA-fr: source and target are one language of the model"
+    assert warning in capsys.readouterr().err
+    assert _of_model(corpus, CODES, quiet=True).directions == benchmark.directions
+    assert len(_of_model(corpus, (*CODES, "fr_CA")).directions) == 6
+    assert not capsys.readouterr().err
+    message = "^--task=mine: fr-fr_CA, fr_CA-fr: source and target are one language of the model"
+    with pytest.raises(UserError, match=message):
+        _of_model(corpus, ("fr", "de"))
+
+
+def test_a_language_that_is_two_of_the_model_is_skipped(tmp_path, capsys):
+    corpus = _files(tmp_path, ("en", "de", "pt"))
+    languages = (*CODES, *BOTH[1:])
+    assert set(_of_model(corpus, languages).directions) == {("en", "de"), ("de", "en")}
+    warning = (
+        "warning: skipped pt: language 'pt' is ambiguous: name pt_BR or pt_PT with --languages"
+    )
+    assert capsys.readouterr().err == f"{warning}\n"
+    with pytest.raises(UserError, match="no direction has a test split between languages"):
+        _of_model(corpus, BOTH)
+    expected = f"warning: skipped languages that the model does not have: de\n{warning}\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("en,pt", "^--languages=pt: language 'pt' is ambiguous: name pt_BR or pt_PT$"),
+        ("en,pt_MZ", "^--languages=pt_MZ: language 'pt' is ambiguous: name pt_BR or pt_PT$"),
+    ],
+)
+def test_a_requested_language_that_is_two_of_the_model_is_refused(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        _of_model(_files(tmp_path, ("en", "pt")), BOTH, text)
+
+
+@pytest.mark.parametrize("languages", [BOTH, ("en", "pt", "pt_BR")])
+def test_a_requested_language_has_the_code_of_the_model(tmp_path, capsys, languages):
+    corpus = _files(tmp_path, ("en", "pt"))
+    benchmark = _of_model(corpus, languages, "en,pt-BR")
+    assert set(benchmark.directions) == {("en", "pt_BR"), ("pt_BR", "en")}
+    texts = restrict(benchmark, "en-pt_BR").texts(("en", "pt_BR"))
+    assert (list(texts.sources), list(texts.references)) == (["text en"], ["text pt"])
+    assert [benchmark.number(pair) for pair in benchmark.directions] == [0, 1]
+    assert set(_of_model(corpus, ("en", "pt_BR"), "en,pt_BR").directions) == {
+        *(("en", "pt"), ("pt", "en")),
+    }
+    assert not capsys.readouterr().err
+
+
+def test_ambiguous_languages_of_flags_name_the_flag():
+    with pytest.raises(UserError, match="^--trained_on: 'en-pt': language 'pt' is ambiguous: name"):
+        parse_directions("en-pt", BOTH, flag="--trained_on")
+    with pytest.raises(UserError, match="^--pool=pt: language 'pt' is ambiguous: name pt_BR or"):
+        find_code("pt", BOTH, "--pool")
