@@ -191,8 +191,7 @@ def _pairs(service: TranslationService) -> list[dict[str, str]]:
     pairs = dict.fromkeys(
         (without_region(source), without_region(target))
         for source in service.languages
-        for target in service.languages
-        if models.choose(source, target)
+        for target in models.targets(source)
     )
     return [
         {"source_lang": source.lower(), "target_lang": target.lower()}
