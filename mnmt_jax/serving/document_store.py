@@ -16,6 +16,7 @@ from typing import Literal
 
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.usage import QuotaExceeded
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class StoredDocument:
     def translated_name(self) -> str:
         """Name of the translated file: that of the language before the end, as report.de.docx."""
         name = PurePath(self.name)
-        return f"{name.stem}.{self.target}{name.suffix}"
+        return f"{name.stem}.{canonical_code_or_input(self.target)}{name.suffix}"
 
     @property
     def size(self) -> int:
