@@ -175,12 +175,13 @@ def read_languages(service: TranslationService, fields: Mapping[str, Any]) -> Di
     Raises:
         RefusedError: with status 400, if no model translates between them.
     """
-    codes = [
-        service.language(required_text(fields, name), name, any_region=True)
+    sources, targets = (
+        service.matches(required_text(fields, name), name)
         for name in ("source_lang", "target_lang")
-    ]
-    source, target = map(without_region, codes)
-    if source == target or not service.models().choose(*codes):
+    )
+    source, target = without_region(sources[0]), without_region(targets[0])
+    models = service.models()
+    if source == target or not any(models.sources(sources, code) for code in targets):
         raise RefusedError(400, f"no translation from {source} to {target}")
     return source, target
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mnmt_jax.decoding.retry import Attempt
 from mnmt_jax.decoding.text.sentence_job import SentenceJob
@@ -92,6 +92,27 @@ class ServedModels:
             for code in model.job.pretrained.languages:
                 codes.setdefault(canonical_code_or_input(code), code)
         return tuple(codes.values())
+
+    def matches(self, code: str) -> list[str]:
+        """Return the languages that a code of any form may denote, in their order.
+
+        There are several if it leaves the region open, none if no model has the language.
+        """
+        try:
+            known = find_code(code, self.languages)
+        except UserError:  # ambiguous
+            return [one for one in self.languages if find_code(code, [one])]
+        return [] if known is None else [known]
+
+    def sources(self, codes: Iterable[str], target: str) -> list[str]:
+        """Return those of some languages that a model translates into a target language.
+
+        The target language itself comes last.
+        """
+        chosen = ((code, self.choose(code, target)) for code in codes)
+        pairs = [(code, model) for code, model in chosen if model]
+        pairs.sort(key=lambda pair: pair[1].code(pair[0]) == pair[1].code(target))
+        return [code for code, _ in pairs]
 
     def targets(self, source: str) -> list[str]:
         """Return the languages that a source language is translated into."""

@@ -29,7 +29,6 @@ from mnmt_jax.serving.live_retry import translate_lines
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.users import User, Users
-from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
 _SHORT = 2000  # characters that are split at once
@@ -178,31 +177,56 @@ class TranslationService:
             raise RefusedError(400, f"model: {name} is not served; the models are {names}")
         return models
 
-    def language(self, code: str, field: str = "", *, any_region: bool = False) -> str:
-        """Return the server's code of a language.
+    def matches(self, code: str, field: str = "", model: str | None = None) -> list[str]:
+        """Return the server's codes that a code of any form may denote, several if without region.
 
         Args:
             code: code in any form.
             field: name of the field, for the message; empty leaves it out.
-            any_region: whether a code without region means the first of several regions, as for a
-                source; otherwise it is refused.
+            model: name of the model; if it has some of several languages, these are returned.
 
         Raises:
-            RefusedError: with status 400, if no model has it, or it is ambiguous.
+            RefusedError: with status 400, if no model of the server has the language.
         """
-        prefix = field and f"{field}: "
-        try:
-            known = find_code(code, self.languages)
-        except UserError as error:
-            if not any_region:
-                raise RefusedError(400, f"{prefix}{error}") from None
-            known = next(one for one in self.languages if find_code(code, [one]))
-        if known is None:
+        matches = self._models.matches(code)
+        if not matches:
             names = join_names(self.languages, shown=20)
-            raise RefusedError(
-                400, f"{prefix}{code} is not supported", hint=f"the languages are {names}"
-            )
+            message = f"{field and f'{field}: '}{code} is not supported"
+            raise RefusedError(400, message, hint=f"the languages are {names}")
+        models = self.models(model)
+        return [one for one in matches if any(served.has(one) for served in models)] or matches
+
+    def language(self, code: str, field: str = "", model: str | None = None) -> str:
+        """Return the server's code of a language, with the arguments of `matches`.
+
+        Raises:
+            RefusedError: with status 400, as by `matches`, or if the code is ambiguous.
+        """
+        known, *others = self.matches(code, field, model)
+        if others:
+            names = " or ".join([known, *others])
+            prefix = field and f"{field}: "
+            raise RefusedError(400, f"{prefix}language {code!r} is ambiguous: name {names}")
         return known
+
+    def source_language(
+        self, code: str, target: str, field: str = "", model: str | None = None
+    ) -> str:
+        """Return the server's code of a source language.
+
+        A code without region means the first region from which a model translates.
+
+        Args:
+            code: code in any form.
+            target: the server's code of the target language.
+            field: name of the field, as in `matches`.
+            model: name of the model, as in `matches`.
+
+        Raises:
+            RefusedError: with status 400, as by `matches`.
+        """
+        matches = self.matches(code, field, model)
+        return (self.models(model).sources(matches, target) or matches)[0]
 
     def detect(self, text: str) -> tuple[str, float] | None:
         """Return the server's code of the language of a text and its probability.
