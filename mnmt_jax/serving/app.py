@@ -33,9 +33,10 @@ from mnmt_jax.serving.middleware import (
     MetricsMiddleware,
     ModelPathMiddleware,
 )
+from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.request_fields import is_deepl
 from mnmt_jax.serving.route_fields import describe_routes
-from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
+from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.usage import QuotaExceeded
 

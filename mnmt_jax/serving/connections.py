@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mnmt_jax.errors import pluralize, say
-from mnmt_jax.serving.service import RETRY_SECONDS
+from mnmt_jax.serving.refused_error import RETRY_SECONDS
 from mnmt_jax.serving.settings import Settings
 
 _MAX_HEADER_BYTES = 65536

@@ -17,6 +17,7 @@ from mnmt_jax.decoding.text.text_parts import SentenceEnds
 from mnmt_jax.serving.deepl_codes import with_region, without_region
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.glossary_fields import lacking_terms
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import (
     boolean_field,
     is_list_of_text,
@@ -28,12 +29,7 @@ from mnmt_jax.serving.request_fields import (
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import (
-    RefusedError,
-    TranslationOptions,
-    TranslationResult,
-    TranslationService,
-)
+from mnmt_jax.serving.service import TranslationOptions, TranslationResult, TranslationService
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.

@@ -23,9 +23,10 @@ from mnmt_jax.serving.glossary_store import (
     StoredGlossary,
     TooManyGlossaries,
 )
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import read_fields, required_text, text_field, user_of
 from mnmt_jax.serving.route_fields import GlossaryId
-from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.service import TranslationOptions, TranslationService
 from mnmt_jax.vocabulary.language_codes import Direction
 
 _TSV = "text/tab-separated-values"

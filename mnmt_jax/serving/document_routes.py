@@ -22,6 +22,7 @@ from mnmt_jax.serving import deepl, libretranslate
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Translate
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import (
     model_of,
     read_fields,
@@ -30,12 +31,7 @@ from mnmt_jax.serving.request_fields import (
     user_of,
 )
 from mnmt_jax.serving.route_fields import DocumentId, FileName
-from mnmt_jax.serving.service import (
-    RefusedError,
-    TranslationOptions,
-    TranslationService,
-    plain_text,
-)
+from mnmt_jax.serving.service import TranslationOptions, TranslationService, plain_text
 from mnmt_jax.serving.users import User
 from mnmt_jax.vocabulary.language_codes import requested_code
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import PurePath
 from typing import Literal
 
-from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError
+from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.usage import QuotaExceeded
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 

@@ -12,6 +12,7 @@ from mnmt_jax.decoding.text.markup_tokens import Markup
 from mnmt_jax.decoding.text.text_checks import checks_record
 from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import (
     boolean_field,
     integer_field,
@@ -22,12 +23,7 @@ from mnmt_jax.serving.request_fields import (
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import (
-    RefusedError,
-    TranslationOptions,
-    TranslationResult,
-    TranslationService,
-)
+from mnmt_jax.serving.service import TranslationOptions, TranslationResult, TranslationService
 from mnmt_jax.vocabulary.language_codes import canonical_code
 from mnmt_jax.vocabulary.languages import get_language
 

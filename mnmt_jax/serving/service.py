@@ -26,6 +26,7 @@ from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped, TooManyLines
 from mnmt_jax.serving.live_retry import translate_lines
+from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.users import User, Users
@@ -33,29 +34,9 @@ from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
 _SHORT = 2000  # characters that are split at once
 _WINDOWS = 4  # of lines of a document that wait at a time
-RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
-
 
 _Step = tuple[list[LineOfText], list[TextTranslation] | None]
 _Advance = Callable[[Steps, Sequence[Translation] | None], Awaitable[_Step]]
-
-
-class RefusedError(Exception):
-    """A request that is answered with an error.
-
-    Attributes:
-        status: HTTP status.
-        message: one line for the client.
-        retry_seconds: after which the client may try again, if the status invites that.
-        hint: what is accepted instead, where clients compare the message itself; may be empty.
-    """
-
-    def __init__(
-        self, status: int, message: str, retry_seconds: int = RETRY_SECONDS, *, hint: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
-        self.retry_seconds, self.hint = retry_seconds, hint
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.document_store import DocumentStore
-from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.serving.refused_error import RefusedError
 from tests.unit.made_documents import make_docx, make_zip, part
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_hostile_documents import DOCUMENTS
