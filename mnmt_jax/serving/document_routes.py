@@ -242,7 +242,7 @@ def _detected(
         sample += f"{text} "
         if len(sample) > _SAMPLE:
             break
-    detected = service.detect(sample[:_SAMPLE])
+    detected = service.detect(sample[:_SAMPLE], options.target, service.models(options.model))
     if detected is None:
         raise RefusedError(400, "the language of the document is not detected; choose it")
     return detected[0]

@@ -19,6 +19,7 @@ from mnmt_jax.decoding.text.text_translation import Steps, translation_steps
 from mnmt_jax.decoding.text.translated_text import LineOfText, TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.decoding.written_script import sort_by_script
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.glossary_store import GlossaryStore
@@ -209,15 +210,28 @@ class TranslationService:
         matches = self.matches(code, field, model)
         return (self.models(model).sources(matches, target) or matches)[0]
 
-    def detect(self, text: str) -> tuple[str, float] | None:
+    def detect(
+        self, text: str, target: str | None = None, models: ServedModels | None = None
+    ) -> tuple[str, float] | None:
         """Return the server's code of the language of a text and its probability.
 
-        The probability is that among the languages of the models. None if the text has no letters,
-        or is in none of these languages.
+        Of codes that differ in script, that of the text's letters is returned; of codes that
+        differ in region, one that is not the target.
+
+        Args:
+            text: the text.
+            target: code of the target language; codes that are translated into it are preferred.
+            models: models that may translate; None is all.
+
+        Returns:
+            The code, and its probability among the languages of all models. None if the text has no
+            letters, or is in none of these languages.
         """
         label, probability = self._checker.detect(text)
-        code = self._checker.code(label)
-        return None if code is None else (code, probability)
+        codes = self._checker.codes(label)
+        if target is not None:
+            codes = (models or self._models).sources(codes, target) or codes
+        return (sort_by_script(text, codes)[0], probability) if codes else None
 
     async def translate(
         self, texts: Sequence[str], options: TranslationOptions, user: User
@@ -392,7 +406,7 @@ class TranslationService:
 
     def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:
         """Return the source language of a text; the first one if no model translates from it."""
-        detected = self.detect(text)
+        detected = self.detect(text, target, models)
         if detected and models.choose(detected[0], target):
             return detected
         sources = (code for code in models.languages if models.choose(code, target))

@@ -306,7 +306,7 @@ def log_of(monkeypatch, capfd, caplog, **settings) -> str:
     """Return what the server prints about a translation and a failure of its own."""
     service = made_service(MadeJob(), wait_milliseconds=0, **settings)
 
-    def fail(text):
+    def fail(text, *_):
         raise ZeroDivisionError(f"private {text}")
 
     monkeypatch.setattr(service, "detect", fail)
