@@ -20,7 +20,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.serving import deepl, libretranslate
 from mnmt_jax.serving.deepl_glossaries import with_glossary
-from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Translate
+from mnmt_jax.serving.document_store import StoredDocument, Translate
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import (
@@ -65,11 +65,7 @@ class _Documents:
     """
 
     def __init__(self, service: TranslationService) -> None:
-        settings = service.settings
-        self._service = service
-        self._store = DocumentStore(
-            settings.document_lifetime, settings.max_documents, settings.max_kept_bytes
-        )
+        self._service, self._store = service, service.documents
 
     async def translate_file(self, request: Request) -> dict[str, Any]:
         """Translate a document (LibreTranslate); answer when it is translated."""
@@ -128,6 +124,7 @@ class _Documents:
         state: dict[str, Any] = {"document_id": stored_name, "status": document.status}
         if document.status == "error":
             state["error_message"] = document.message
+            document.is_fetched = True
         elif document.status == "done":
             state["billed_characters"] = document.characters
             state |= lacking_terms(document, ("missing_terms", "forbidden_terms"))

@@ -22,6 +22,7 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.written_script import sort_by_script
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.document_store import DocumentStore
 from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
@@ -104,6 +105,9 @@ class TranslationService:
         self.settings = settings
         self.database = database or Database()
         self.glossaries = GlossaryStore(self.database)
+        self.documents = DocumentStore(
+            settings.document_lifetime, settings.max_documents, settings.max_kept_bytes
+        )
         self.users = Users(self.database, require_keys=settings.require_keys)
 
         def make_batcher(job: TranslationJob) -> JobBatcher:

@@ -209,7 +209,7 @@ def test_nothing_is_left_behind(job, tmp_path, monkeypatch, text):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stores = []
     monkeypatch.setattr(
-        "mnmt_jax.serving.document_routes.DocumentStore",
+        "mnmt_jax.serving.service.DocumentStore",
         lambda *args: stores.append(DocumentStore(*args)) or stores[-1],
     )
     with serving(made_service(job, wait_milliseconds=0, document_lifetime=1)) as address:
