@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecker
@@ -15,9 +14,7 @@ from mnmt_jax.decoding.text.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.text.text_checks import with_checks
 from mnmt_jax.decoding.text.text_parts import SentenceEnds
-from mnmt_jax.decoding.text.text_translation import Steps, translation_steps
-from mnmt_jax.decoding.text.translated_text import LineOfText, TextToTranslate, TextTranslation
-from mnmt_jax.decoding.translation import Translation
+from mnmt_jax.decoding.text.translated_text import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.written_script import sort_by_script
 from mnmt_jax.errors import UserError, join_names, say
@@ -26,19 +23,13 @@ from mnmt_jax.serving.document_store import DocumentStore
 from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
-from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped, TooManyLines
-from mnmt_jax.serving.live_retry import translate_lines
-from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
+from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.text_run import TextRun, check_limit
 from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
-
-_SHORT = 2000  # characters that are split at once
-_WINDOWS = 4  # of lines of a document that wait at a time
-
-_Step = tuple[list[LineOfText], list[TextTranslation] | None]
-_Advance = Callable[[Steps, Sequence[Translation] | None], Awaitable[_Step]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,8 +243,9 @@ class TranslationService:
                 much is waiting, or the time is over.
             QuotaExceeded: if the user's key has too few characters left.
         """
-        self._check_limits(texts)
-        with self.users.charge(user, sum(map(len, texts))):
+        count, limit = sum(map(len, texts)), self.settings.max_characters
+        check_limit(count, "characters", "max_characters", limit)
+        with self.users.charge(user, count):
             answers = await self._translate(texts, options, user.name)
         if self.settings.log_text:
             for text, answer in zip(texts, answers, strict=True):
@@ -322,13 +314,12 @@ class TranslationService:
             QuotaExceeded: if the user's key has too few characters left.
         """
         model = _choose(self.models(options.model), texts[0])
-        steps = translation_steps([model.spelled(text) for text in texts], model.job.fits)
+        run = TextRun(texts, model, user.name, self.settings)
         try:
             with self.users.charge(user, characters):
                 async with asyncio.timeout(self.settings.document_timeout):
-                    results = await self._run(
-                        steps, _advance_in_thread, model, user.name, in_parts=True
-                    )
+                    await run.start()
+                    results = await run.finish(in_parts=True)
         except TimeoutError:
             raise RefusedError(503, "the translation took too long; divide the document") from None
         except Stopped:
@@ -346,55 +337,16 @@ class TranslationService:
             if text.source == text.target:
                 results[index] = TextTranslation(text.text, (), text.markup, is_translated=False)
             else:
-                by_model.setdefault(model, {})[index] = model.spelled(text)
-        for model, members in by_model.items():
-            steps = translation_steps(members.values(), model.job.fits)
-            advance = _advance if _are_short(members.values()) else _advance_in_thread
-            translations = await self._run(steps, advance, model, user)
-            results |= zip(members, translations, strict=True)
+                by_model.setdefault(model, {})[index] = text
+        runs = [
+            TextRun([*members.values()], model, user, self.settings)
+            for model, members in by_model.items()
+        ]
+        count = sum([await run.start() for run in runs])
+        check_limit(count, "sentences", "max_sentences", self.settings.max_sentences)
+        for run, members in zip(runs, by_model.values(), strict=True):
+            results |= zip(members, await run.finish(), strict=True)
         return [results[index] for index in range(len(texts))]
-
-    async def _run(
-        self,
-        steps: Steps,
-        advance: _Advance,
-        model: ServedModel,
-        user: str,
-        *,
-        in_parts: bool = False,
-    ) -> list[TextTranslation]:
-        """Run the steps of a translation; in parts, if there may be any number of lines."""
-        translate = self._translate_in_parts if in_parts else self._translate_lines
-        lines, results = await advance(steps, None)
-        while results is None:
-            translations = await translate(lines, model, user)
-            lines, results = await advance(steps, translations)
-        return results
-
-    async def _translate_in_parts(
-        self, lines: Sequence[LineOfText], model: ServedModel, user: str
-    ) -> list[Translation]:
-        """Translate lines, some at a time; wait as long as too much is waiting."""
-        translations: list[Translation] = []
-        limits = self.settings
-        size = min(_WINDOWS * limits.window, limits.max_sentences, limits.max_waiting)
-        while len(translations) < len(lines):
-            start = len(translations)
-            try:
-                part = lines[start : start + size]
-                translations += await self._translate_lines(part, model, user)
-            except QueueFull:
-                await asyncio.sleep(RETRY_SECONDS)
-        return translations
-
-    async def _translate_lines(
-        self, lines: Sequence[LineOfText], model: ServedModel, user: str
-    ) -> list[Translation]:
-        _check_limit(len(lines), "sentences", "max_sentences", self.settings)
-        try:
-            return await translate_lines(model, lines, user)
-        except TooManyLines as error:
-            raise _too_large(error.count, "sentences", "max_waiting", self.settings) from None
 
     def _checked(
         self,
@@ -415,24 +367,6 @@ class TranslationService:
             return detected
         sources = (code for code in models.languages if models.choose(code, target))
         return next(sources, models.languages[0]), 0.0
-
-    def _check_limits(self, texts: Sequence[str]) -> None:
-        _check_limit(sum(map(len, texts)), "characters", "max_characters", self.settings)
-
-
-def _check_limit(count: int, unit: str, name: str, settings: Settings) -> None:
-    """Check the size of a request.
-
-    Raises:
-        RefusedError: with status 413, if it is larger than a limit.
-    """
-    if count > getattr(settings, name):
-        raise _too_large(count, unit, name, settings)
-
-
-def _too_large(count: int, unit: str, name: str, settings: Settings) -> RefusedError:
-    limit = getattr(settings, name)
-    return RefusedError(413, f"{count} {unit}; the limit is {limit} (the server's --{name})")
 
 
 def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatcher:
@@ -474,26 +408,3 @@ def _check_terms(job: SentenceJob) -> None:
         check_method_for_terms(job.decode)
     except UserError:
         raise RefusedError(400, "glossary: not supported, because the server samples") from None
-
-
-def _are_short(texts: Iterable[TextToTranslate]) -> bool:
-    """Return whether splitting texts takes less time than a thread would."""
-    return sum(len(text.text) for text in texts) <= _SHORT
-
-
-async def _advance(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
-    return _next_step(steps, translations)
-
-
-async def _advance_in_thread(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
-    """Advance without holding up other requests."""
-    return await asyncio.to_thread(_next_step, steps, translations)
-
-
-def _next_step(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
-    """Return the next lines of a translation, or its results."""
-    try:
-        sent: Any = translations
-        return steps.send(sent), None
-    except StopIteration as end:
-        return [], end.value

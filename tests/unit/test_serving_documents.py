@@ -171,7 +171,7 @@ def test_long_documents_are_translated_in_parts(job):
 
 def test_a_document_waits_as_long_as_too_much_is_waiting(job, monkeypatch):
     """Another request, which fills the queue, is translated first."""
-    monkeypatch.setattr("mnmt_jax.serving.service.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("mnmt_jax.serving.text_run.RETRY_SECONDS", 0.05)
     job.gate.clear()
     fields = {"q": ["One.", "Two.", "Three."], "source": "en", "target": "de"}
     with serving(made_service(job, wait_milliseconds=0, max_waiting=3, window=1)) as address:
