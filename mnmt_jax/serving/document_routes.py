@@ -148,7 +148,10 @@ class _Documents:
         async def translate(stored: StoredDocument) -> bytes:
             document = await _read(data, stored.name, languages)
             plain = await asyncio.to_thread(_plain_texts, document)
-            source = options.source or _detected(self._service, options, document.source, plain)
+            source = options.source
+            if source is None:
+                named = document.source
+                source = await asyncio.to_thread(_detected, self._service, options, named, plain)
             if source == options.target:
                 raise RefusedError(400, f"Source and target language are equal: {source}")
             stored.characters = sum(map(len, plain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,8 @@ def make_router(service: TranslationService) -> APIRouter:
         text = required(await read_fields(request), "q")
         if not isinstance(text, str):
             raise RefusedError(400, "q must be text")
-        return [_detected(*(service.detect(text) or (service.languages[0], 0.0)))]
+        detected = await asyncio.to_thread(service.detect, text)
+        return [_detected(*(detected or (service.languages[0], 0.0)))]
 
     @router.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:

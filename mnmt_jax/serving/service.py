@@ -27,9 +27,12 @@ from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
-from mnmt_jax.serving.text_run import TextRun, check_limit
+from mnmt_jax.serving.text_run import SHORT, TextRun, check_limit
 from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
+from mnmt_jax.vocabulary.normalization import has_letters
+
+_FEW = 8  # texts whose languages are detected in less time than a thread takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,29 +259,22 @@ class TranslationService:
     async def _translate(
         self, texts: Sequence[str], options: TranslationOptions, user: str
     ) -> list[TranslationResult]:
-        source, models = options.source, self.models(options.model)
-        sources = [
-            (source, None)
-            if source
-            else self._detected(
-                plain_text(text, options.markup, options.tag_rules), options.target, models
-            )
-            for text in texts
-        ]
-        to_translate = [
-            TextToTranslate(
-                text,
-                code,
-                options.target,
-                options.sentence_ends,
-                glossary=options.glossary,
-                markup=options.markup,
-                tag_rules=options.tag_rules,
-            )
-            for text, (code, _) in zip(texts, sources, strict=True)
-        ]
+        models = self.models(options.model)
         try:
             async with asyncio.timeout(self.settings.timeout):
+                sources = await self._sources(texts, options, models)
+                to_translate = [
+                    TextToTranslate(
+                        text,
+                        code,
+                        options.target,
+                        options.sentence_ends,
+                        glossary=options.glossary,
+                        markup=options.markup,
+                        tag_rules=options.tag_rules,
+                    )
+                    for text, (code, _) in zip(texts, sources, strict=True)
+                ]
                 results = await self._translate_texts(to_translate, models, user)
                 if options.checks:
                     results = await asyncio.to_thread(self._checked, to_translate, results, models)
@@ -359,6 +355,27 @@ class TranslationService:
             with_checks(result, text, self._checker, _choose(models, text).length_penalty)
             for text, result in zip(texts, results, strict=True)
         ]
+
+    async def _sources(
+        self, texts: Sequence[str], options: TranslationOptions, models: ServedModels
+    ) -> Sequence[tuple[str, float | None]]:
+        """Return the source language of each text, and its probability if it is detected.
+
+        Raises:
+            RefusedError: with status 413, if the language of more texts than the limit of sentences
+                would have to be detected.
+        """
+        if options.source:
+            return [(options.source, None)] * len(texts)
+        count = sum(map(has_letters, texts))
+        check_limit(count, "texts", "max_sentences", self.settings.max_sentences)
+
+        def detect() -> list[tuple[str, float]]:
+            plain = (plain_text(text, options.markup, options.tag_rules) for text in texts)
+            return [self._detected(text, options.target, models) for text in plain]
+
+        is_short = len(texts) <= _FEW and sum(map(len, texts)) <= SHORT
+        return detect() if is_short else await asyncio.to_thread(detect)
 
     def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:
         """Return the source language of a text; the first one if no model translates from it."""
