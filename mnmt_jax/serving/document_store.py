@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import PurePath
 from typing import Literal
 
+from mnmt_jax.serving.failure_log import describe_failure
 from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.usage import QuotaExceeded
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
@@ -91,11 +92,15 @@ class DocumentStore:
         lifetime: seconds that a document is kept after its translation.
         max_documents: most documents in translation.
         max_bytes: most bytes of translated documents.
+        log_text: whether failures are logged with their words.
     """
 
-    def __init__(self, lifetime: float, max_documents: int, max_bytes: int) -> None:
+    def __init__(
+        self, lifetime: float, max_documents: int, max_bytes: int, log_text: bool = False
+    ) -> None:
         self._lifetime = lifetime
         self._max_documents, self._max_bytes = max_documents, max_bytes
+        self._log_text = log_text
         self._documents: dict[str, StoredDocument] = {}
         self._seconds = 0.0  # that the last document took
         self._is_closing = False
@@ -207,7 +212,8 @@ class DocumentStore:
             document.status, document.message = "error", "too few characters left this month"
         except Exception as error:
             document.status, document.message = "error", "the translation failed"
-            _log.error("%s in the translation of a document", type(error).__name__)
+            failure = describe_failure(error, log_text=self._log_text)
+            _log.error("%s in the translation of a document", failure)
         except BaseException:  # the server ends
             self.remove(stored_name)
             raise

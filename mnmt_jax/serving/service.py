@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from mnmt_jax.decoding.glossary import Glossary
@@ -85,7 +86,7 @@ class TranslationService:
         database: API keys, usage and glossaries; None keeps them in memory.
         make_engine: makes what translates the lines of a job; called for each replica, once for
             each parallel search and once more for lines that may wait for the compiler; also for
-            further searches.
+            further searches. None makes a `JobEngine`.
     """
 
     def __init__(
@@ -94,15 +95,20 @@ class TranslationService:
         settings: Settings,
         detector: LanguageDetector,
         database: Database | None = None,
-        make_engine: Callable[[TranslationJob], LineEngine] = JobEngine,
+        make_engine: Callable[[TranslationJob], LineEngine] | None = None,
     ) -> None:
         self.settings = settings
         self.database = database or Database()
         self.glossaries = GlossaryStore(self.database)
         self.documents = DocumentStore(
-            settings.document_lifetime, settings.max_documents, settings.max_kept_bytes
+            settings.document_lifetime,
+            settings.max_documents,
+            settings.max_kept_bytes,
+            settings.log_text,
         )
         self.users = Users(self.database, require_keys=settings.require_keys)
+
+        make_engine = make_engine or functools.partial(JobEngine, log_text=settings.log_text)
 
         def make_batcher(job: TranslationJob) -> JobBatcher:
             count = settings.parallel_searches or job.parallel_searches
@@ -392,6 +398,7 @@ def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatc
         wait_seconds=settings.wait_milliseconds / 1000,
         max_waiting=settings.max_waiting,
         window=settings.window,
+        log_text=settings.log_text,
     )
 
 

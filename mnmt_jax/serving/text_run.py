@@ -78,9 +78,13 @@ class TextRun:
         except StopIteration as end:
             self._results = end.value
 
+    async def _translate(self, lines: Sequence[LineOfText]) -> list[Translation]:
+        log_text = self._settings.log_text
+        return await translate_lines(self._model, lines, self._user, log_text=log_text)
+
     async def _translate_at_once(self) -> list[Translation]:
         try:
-            return await translate_lines(self._model, self._lines, self._user)
+            return await self._translate(self._lines)
         except TooManyLines as error:
             limit = self._settings.max_waiting
             raise too_large_error(error.count, "sentences", "max_waiting", limit) from None
@@ -93,7 +97,7 @@ class TextRun:
         while len(translations) < len(self._lines):
             part = self._lines[len(translations) :][:size]
             try:
-                translations += await translate_lines(self._model, part, self._user)
+                translations += await self._translate(part)
             except QueueFull:
                 await asyncio.sleep(RETRY_SECONDS)
         return translations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -314,6 +315,8 @@ def log_of(monkeypatch, capfd, caplog, **settings) -> str:
         assert call(url, "/translate?q=Private&source=en&target=de", b"")[0] == 200
         answer = call(url, "/detect?q=secret", b"")
         assert answer == (500, {"error": "the translation failed"})
+        answer = call(url, "/translate?q=Fail.&source=en&target=de", b"")  # the job: ValueError
+        assert answer == (500, {"error": "the translation failed"})
         answer = call(url, "/v2/translate", {"text": "secret", "target_lang": "DE"})
         assert answer == (500, {"message": "the translation failed"})
     return capfd.readouterr().err + caplog.text
@@ -322,13 +325,15 @@ def log_of(monkeypatch, capfd, caplog, **settings) -> str:
 def test_no_text_of_users_is_printed_and_no_trace(monkeypatch, capfd, caplog):
     printed = log_of(monkeypatch, capfd, caplog)
     assert printed.count("ZeroDivisionError at ") == 2 and "test_serving_connections" in printed
+    assert printed.count("ValueError at ") == 1 and "made_server" in printed
     assert "rivate" not in printed and "secret" not in printed and "Traceback" not in printed
 
 
 def test_text_is_printed_on_request(monkeypatch, capfd, caplog):
     printed = log_of(monkeypatch, capfd, caplog, log_text=True)
     assert "en 'Private' -> de '[de] Private'" in printed
-    assert "private secret" in printed and "Traceback" not in printed
+    assert "private secret" in printed and "made_server.py" in printed
+    assert re.search("ValueError at .*: secret", printed) and "Traceback" not in printed
 
 
 def test_time_limits_are_checked():
