@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import socket
 import threading
@@ -339,3 +340,9 @@ def test_text_is_printed_on_request(monkeypatch, capfd, caplog):
 def test_time_limits_are_checked():
     with pytest.raises(UserError, match="--body_timeout=0 must be at least 0.1"):
         Settings(body_timeout=0)
+    for name in ("wait_milliseconds", "timeout", "document_lifetime"):
+        for value in (math.inf, 1e300):  # longer than a lock can wait
+            with pytest.raises(
+                UserError, match=f"--{name}={re.escape(str(value))} must be at most"
+            ):
+                Settings(**{name: value})
