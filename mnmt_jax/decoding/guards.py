@@ -27,7 +27,7 @@ from mnmt_jax.data.preparation.characters import digit_groups, fold
 from mnmt_jax.data.preparation.ngram_hashes import highest_ngram_count
 from mnmt_jax.decoding.text.placeholders import split_at_placeholders
 from mnmt_jax.decoding.translation import Translation
-from mnmt_jax.vocabulary.language_codes import is_spaceless
+from mnmt_jax.vocabulary.language_codes import is_spaceless, parse_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 from mnmt_jax.vocabulary.normalization import has_letters
 
@@ -99,10 +99,20 @@ class TranslationChecker:
     languages: Sequence[str]
 
     @functools.cached_property
-    def _by_label(self) -> dict[str, str]:
-        """Codes by label; of languages that share one, the first of the model."""
-        pairs = ((self.detector.expected(code), code) for code in reversed(self.languages))
-        return {label: code for label, code in pairs if label is not None}
+    def _by_label(self) -> dict[str, list[str]]:
+        """Codes by label; scripts of a language without a label come after those with one."""
+        labels = {code: self.detector.expected(code) for code in self.languages}
+        by_label: dict[str, list[str]] = {}
+        for code, label in labels.items():
+            if label is not None:
+                by_label.setdefault(label, []).append(code)
+        label_of = {
+            parse_code(code).language: label for code, label in labels.items() if label is not None
+        }
+        for code in (code for code, label in labels.items() if label is None):
+            if (label := label_of.get(parse_code(code).language)) is not None:
+                by_label[label].append(code)
+        return by_label
 
     def detect(self, text: str) -> tuple[str, float]:
         """Return the label of the language of a text and its probability; ("", 0) if undecided."""
@@ -112,7 +122,14 @@ class TranslationChecker:
 
     def code(self, label: str) -> str | None:
         """Return the model's code of a label; None if the model does not have the language."""
-        return self._by_label.get(label)
+        return next(iter(self.codes(label)), None)
+
+    def codes(self, label: str) -> Sequence[str]:
+        """Return the model's codes of a label: several for languages in several regions or scripts.
+
+        They include scripts for which the detector has no label, such as `sr_Latn` of lid.176.
+        """
+        return self._by_label.get(label, ())
 
     def detect_target(self, text: str, target_language: str) -> tuple[str | None, float]:
         """Return the language of a translation and its probability; see `TranslationChecks`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import traceback
 import uuid
 from collections.abc import Callable
 
@@ -27,15 +26,17 @@ from mnmt_jax.serving import (
 from mnmt_jax.serving.authentication import make_identify
 from mnmt_jax.serving.database import DatabaseError
 from mnmt_jax.serving.document_routes import DOCUMENT_PATHS
+from mnmt_jax.serving.failure_log import describe_failure
 from mnmt_jax.serving.middleware import (
     BodyLimitMiddleware,
     ErrorMiddleware,
     MetricsMiddleware,
     ModelPathMiddleware,
 )
+from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.request_fields import is_deepl
 from mnmt_jax.serving.route_fields import describe_routes
-from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
+from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.usage import QuotaExceeded
 
@@ -162,7 +163,5 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 def _failure(log_text: bool, path: str, error: Exception) -> JSONResponse:
     """Answer an error of the server itself; its text, which may be a user's, is not shown."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
-    _log.error("%s at %s%s", type(error).__name__, places, f": {error}" if log_text else "")
+    _log.error("%s", describe_failure(error, log_text=log_text))
     return _error_response(500, "the translation failed", path)

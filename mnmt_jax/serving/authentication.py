@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import is_deepl, read_fields, text_field
-from mnmt_jax.serving.service import RefusedError
 from mnmt_jax.serving.users import KeyRefused, KeyRequired, Users
 
 _SCHEMES = ("deepl-auth-key", "bearer")

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mnmt_jax.errors import pluralize, say
-from mnmt_jax.serving.service import RETRY_SECONDS
+from mnmt_jax.serving.document_store import DocumentStore
+from mnmt_jax.serving.refused_error import RETRY_SECONDS
 from mnmt_jax.serving.settings import Settings
 
 _MAX_HEADER_BYTES = 65536
@@ -44,12 +45,29 @@ def make_config(app: ASGIApp, settings: Settings, **options: Any) -> uvicorn.Con
 
 
 class Server(uvicorn.Server):
-    """A server that prints the number of pending requests before it stops."""
+    """A server that prints the number of pending requests and documents before it stops.
+
+    Args:
+        config: result of `make_config`.
+        documents: documents of the server's application.
+    """
+
+    def __init__(self, config: uvicorn.Config, documents: DocumentStore) -> None:
+        super().__init__(config)
+        self._documents = documents
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the requests that have come, and end."""
-        count = len(self.server_state.tasks)
-        say(f"stops after {pluralize(count, 'request')}" if count else "stops")
+        """Translate the documents and answer the requests that have come, and end.
+
+        Connections are accepted as long as there are documents, so that clients can fetch them.
+        """
+        counts = {
+            "request": len(self.server_state.tasks),
+            "document": self._documents.in_background,
+        }
+        pending = [pluralize(count, name) for name, count in counts.items() if count]
+        say(f"stops after {' and '.join(pending)}" if pending else "stops")
+        await self._documents.close(lambda: self.force_exit)
         await super().shutdown(sockets)
 
 

@@ -17,6 +17,7 @@ from mnmt_jax.decoding.text.text_parts import SentenceEnds
 from mnmt_jax.serving.deepl_codes import with_region, without_region
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.glossary_fields import lacking_terms
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import (
     boolean_field,
     is_list_of_text,
@@ -28,12 +29,7 @@ from mnmt_jax.serving.request_fields import (
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import (
-    RefusedError,
-    TranslationOptions,
-    TranslationResult,
-    TranslationService,
-)
+from mnmt_jax.serving.service import TranslationOptions, TranslationResult, TranslationService
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
@@ -64,11 +60,12 @@ def make_router(service: TranslationService) -> APIRouter:
         if not is_list_of_text(texts):
             raise RefusedError(400, "text must be a list of texts")
         check_options(fields)
-        source = text_field(fields, "source_lang")
+        model = model_of(request, fields)
+        source, target = requested_languages(service, fields, model)
         options = TranslationOptions(
-            target=service.language(required_text(fields, "target_lang"), "target_lang"),
-            source=service.language(source, "source_lang", any_region=True) if source else None,
-            model=model_of(request, fields),
+            target=target,
+            source=source,
+            model=model,
             sentence_ends=_sentence_ends(fields),
             checks=boolean_field(fields, "checks"),
             markup=cast(Markup, text_field(fields, "tag_handling")),
@@ -107,6 +104,26 @@ def make_router(service: TranslationService) -> APIRouter:
         return {"character_count": characters, "character_limit": limit or _NO_LIMIT}
 
     return router
+
+
+def requested_languages(
+    service: TranslationService, fields: Mapping[str, Any], model: str | None
+) -> tuple[str | None, str]:
+    """Return the server's codes of the languages of a request; None as source detects it.
+
+    Args:
+        service: the models.
+        fields: of the request.
+        model: name of the model that the request names, if any.
+
+    Raises:
+        RefusedError: with status 400, if no model has them, or the target is ambiguous.
+    """
+    target = service.language(required_text(fields, "target_lang"), "target_lang", model)
+    source = text_field(fields, "source_lang")
+    if not source:
+        return None, target
+    return service.source_language(source, target, "source_lang", model), target
 
 
 def check_options(fields: Mapping[str, Any]) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mnmt_jax.vocabulary.language_codes import is_code, parse_code
+from mnmt_jax.vocabulary.language_codes import (
+    canonical_code_or_input,
+    is_code,
+    parse_code,
+)
 
 
 def without_region(code: str) -> str:
@@ -11,5 +15,5 @@ def without_region(code: str) -> str:
 
 
 def with_region(code: str) -> str:
-    """Return the code of a target language: PT-BR, ZH-HANS."""
-    return code.replace("_", "-").upper()
+    """Return the code of a target language: PT-BR, ZH-HANT, DE for deu_Latn."""
+    return canonical_code_or_input(code).replace("_", "-").upper()

@@ -23,9 +23,10 @@ from mnmt_jax.serving.glossary_store import (
     StoredGlossary,
     TooManyGlossaries,
 )
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import read_fields, required_text, text_field, user_of
 from mnmt_jax.serving.route_fields import GlossaryId
-from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.service import TranslationOptions, TranslationService
 from mnmt_jax.vocabulary.language_codes import Direction
 
 _TSV = "text/tab-separated-values"
@@ -175,12 +176,13 @@ def read_languages(service: TranslationService, fields: Mapping[str, Any]) -> Di
     Raises:
         RefusedError: with status 400, if no model translates between them.
     """
-    codes = [
-        service.language(required_text(fields, name), name, any_region=True)
+    sources, targets = (
+        service.matches(required_text(fields, name), name)
         for name in ("source_lang", "target_lang")
-    ]
-    source, target = map(without_region, codes)
-    if source == target or not service.models().choose(*codes):
+    )
+    source, target = without_region(sources[0]), without_region(targets[0])
+    models = service.models()
+    if source == target or not any(models.sources(sources, code) for code in targets):
         raise RefusedError(400, f"no translation from {source} to {target}")
     return source, target
 
@@ -191,8 +193,7 @@ def _pairs(service: TranslationService) -> list[dict[str, str]]:
     pairs = dict.fromkeys(
         (without_region(source), without_region(target))
         for source in service.languages
-        for target in service.languages
-        if models.choose(source, target)
+        for target in models.targets(source)
     )
     return [
         {"source_lang": source.lower(), "target_lang": target.lower()}

@@ -18,26 +18,20 @@ from mnmt_jax.documents.formats import check_format, read_document
 from mnmt_jax.documents.segments import Document, DocumentOptions, texts_to_translate
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
-from mnmt_jax.serving.deepl import check_options
+from mnmt_jax.serving import deepl, libretranslate
 from mnmt_jax.serving.deepl_glossaries import with_glossary
-from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Translate
+from mnmt_jax.serving.document_store import StoredDocument, Translate
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
-from mnmt_jax.serving.libretranslate import language_of
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import (
     model_of,
     read_fields,
     required,
-    required_text,
     text_field,
     user_of,
 )
 from mnmt_jax.serving.route_fields import DocumentId, FileName
-from mnmt_jax.serving.service import (
-    RefusedError,
-    TranslationOptions,
-    TranslationService,
-    plain_text,
-)
+from mnmt_jax.serving.service import TranslationOptions, TranslationService, plain_text
 from mnmt_jax.serving.users import User
 from mnmt_jax.vocabulary.language_codes import requested_code
 
@@ -71,22 +65,17 @@ class _Documents:
     """
 
     def __init__(self, service: TranslationService) -> None:
-        settings = service.settings
-        self._service = service
-        self._store = DocumentStore(
-            settings.document_lifetime, settings.max_documents, settings.max_kept_bytes
-        )
+        self._service, self._store = service, service.documents
 
     async def translate_file(self, request: Request) -> dict[str, Any]:
         """Translate a document (LibreTranslate); answer when it is translated."""
         fields = await read_fields(request)
-        source = text_field(fields, "source", "auto") or "auto"
+        model = model_of(request, fields)
+        source, target = libretranslate.requested_languages(self._service, fields, model)
         options = TranslationOptions(
-            target=language_of(self._service, required(fields, "target"), "target"),
-            source=None
-            if source.lower() == "auto"
-            else language_of(self._service, source, "source"),
-            model=model_of(request, fields),
+            target=target,
+            source=source,
+            model=model,
             glossary=glossary_field(fields, "glossary"),
         )
         name, data = await _read_upload(fields)
@@ -94,7 +83,7 @@ class _Documents:
         stored_name, document = self._store.add(
             name, options.target, user_of(request).name, suffix, has_key=False
         )
-        languages = _requested(options, required(fields, "target"), source)
+        languages = _requested(options, fields["target"], text_field(fields, "source"))
         translation = self._translation(data, languages, options, user_of(request))
         await self._store.run(stored_name, translation)
         url = f"{request.base_url}download_file/{stored_name}"
@@ -112,16 +101,10 @@ class _Documents:
     async def upload(self, request: Request) -> dict[str, str | None]:
         """Begin to translate a document (DeepL)."""
         fields = await read_fields(request)
-        source = text_field(fields, "source_lang")
-        target = required_text(fields, "target_lang")
-        options = TranslationOptions(
-            target=self._service.language(target, "target_lang"),
-            source=self._service.language(source, "source_lang", any_region=True)
-            if source
-            else None,
-            model=model_of(request, fields),
-        )
-        check_options(fields)
+        model = model_of(request, fields)
+        source, target = deepl.requested_languages(self._service, fields, model)
+        options = TranslationOptions(target=target, source=source, model=model)
+        deepl.check_options(fields)
         if fields.get("output_format"):
             raise RefusedError(400, "output_format is not supported")
         options = with_glossary(self._service, request, fields, options)
@@ -129,7 +112,8 @@ class _Documents:
         stored_name, document = self._store.add(
             name, options.target, user_of(request).name, has_key=True
         )
-        languages = _requested(options, target, source)
+        names = (text_field(fields, name) for name in ("target_lang", "source_lang"))
+        languages = _requested(options, *names)
         translation = self._translation(data, languages, options, user_of(request))
         self._store.start(stored_name, translation)
         return {"document_id": stored_name, "document_key": document.key}
@@ -140,6 +124,7 @@ class _Documents:
         state: dict[str, Any] = {"document_id": stored_name, "status": document.status}
         if document.status == "error":
             state["error_message"] = document.message
+            document.is_fetched = True
         elif document.status == "done":
             state["billed_characters"] = document.characters
             state |= lacking_terms(document, ("missing_terms", "forbidden_terms"))
@@ -163,7 +148,10 @@ class _Documents:
         async def translate(stored: StoredDocument) -> bytes:
             document = await _read(data, stored.name, languages)
             plain = await asyncio.to_thread(_plain_texts, document)
-            source = options.source or _detected(self._service, document.source, plain)
+            source = options.source
+            if source is None:
+                named = document.source
+                source = await asyncio.to_thread(_detected, self._service, options, named, plain)
             if source == options.target:
                 raise RefusedError(400, f"Source and target language are equal: {source}")
             stored.characters = sum(map(len, plain))
@@ -239,20 +227,22 @@ def _distinct(terms: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(itertools.chain.from_iterable(terms)))
 
 
-def _detected(service: TranslationService, named: str, texts: Sequence[str]) -> str:
+def _detected(
+    service: TranslationService, options: TranslationOptions, named: str, texts: Sequence[str]
+) -> str:
     """Return the language of a document: that which the file names, or of its texts.
 
     Raises:
         RefusedError: with status 400, if it is not detected.
     """
     if named:
-        return service.language(named, "source", any_region=True)
+        return service.source_language(named, options.target, "source", options.model)
     sample = ""
     for text in texts:
         sample += f"{text} "
         if len(sample) > _SAMPLE:
             break
-    detected = service.detect(sample[:_SAMPLE])
+    detected = service.detect(sample[:_SAMPLE], options.target, service.models(options.model))
     if detected is None:
         raise RefusedError(400, "the language of the document is not detected; choose it")
     return detected[0]

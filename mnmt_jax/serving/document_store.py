@@ -14,11 +14,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import PurePath
 from typing import Literal
 
-from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError
+from mnmt_jax.serving.failure_log import describe_failure
+from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.usage import QuotaExceeded
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 
 _log = logging.getLogger(__name__)
 
+_FETCH_SECONDS = 30  # that a stopping server waits for a client to fetch a document
 _OVERHEAD = 1 << 14  # bytes that are counted for a document besides its file
 
 Status = Literal["translating", "done", "error"]
@@ -39,8 +42,9 @@ class StoredDocument:
         characters: characters of its text.
         missing_terms: terms that are not translated as the glossary demands.
         forbidden_terms: forbidden terms in the translation.
-        is_fetched: whether its user has the translation.
+        is_fetched: whether its user has the translation, or knows that there is none.
         start: time of its arrival.
+        end: time at which it was translated.
         task: its translation in the background; None if the request waits for it.
     """
 
@@ -56,13 +60,20 @@ class StoredDocument:
     forbidden_terms: tuple[str, ...] = ()
     is_fetched: bool = False
     start: float = dataclasses.field(default_factory=time.monotonic)
+    end: float = math.inf
     task: asyncio.Task[None] | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is being translated, or its client may be about to fetch it."""
+        seconds = time.monotonic() - self.end
+        return self.status == "translating" or (not self.is_fetched and seconds < _FETCH_SECONDS)
 
     @property
     def translated_name(self) -> str:
         """Name of the translated file: that of the language before the end, as report.de.docx."""
         name = PurePath(self.name)
-        return f"{name.stem}.{self.target}{name.suffix}"
+        return f"{name.stem}.{canonical_code_or_input(self.target)}{name.suffix}"
 
     @property
     def size(self) -> int:
@@ -81,17 +92,41 @@ class DocumentStore:
         lifetime: seconds that a document is kept after its translation.
         max_documents: most documents in translation.
         max_bytes: most bytes of translated documents.
+        log_text: whether failures are logged with their words.
     """
 
-    def __init__(self, lifetime: float, max_documents: int, max_bytes: int) -> None:
+    def __init__(
+        self, lifetime: float, max_documents: int, max_bytes: int, log_text: bool = False
+    ) -> None:
         self._lifetime = lifetime
         self._max_documents, self._max_bytes = max_documents, max_bytes
+        self._log_text = log_text
         self._documents: dict[str, StoredDocument] = {}
         self._seconds = 0.0  # that the last document took
+        self._is_closing = False
 
     def __len__(self) -> int:
         """Return the number of documents."""
         return len(self._documents)
+
+    @property
+    def in_background(self) -> int:
+        """Number of documents in translation for which no request waits."""
+        return sum(
+            one.status == "translating" and one.key is not None for one in self._documents.values()
+        )
+
+    async def close(self, is_forced: Callable[[], bool]) -> None:
+        """Refuse further documents, and wait until the others are translated and fetched.
+
+        A translated document is waited for half a minute.
+
+        Args:
+            is_forced: whether to wait no longer.
+        """
+        self._is_closing = True
+        while not is_forced() and any(one.is_awaited for one in self._documents.values()):
+            await asyncio.sleep(0.1)
 
     def add(
         self, name: str, target: str, user: str, suffix: str = "", *, has_key: bool
@@ -107,8 +142,10 @@ class DocumentStore:
 
         Raises:
             RefusedError: with status 429, if too many are in translation; half of them may be of
-                one user.
+                one user. With 503, if the server is stopping.
         """
+        if self._is_closing:
+            raise RefusedError(503, "the server is stopping")
         self._check_room(user)
         stored_name = secrets.token_hex(16).upper() + suffix
         key = secrets.token_hex(32).upper() if has_key else None
@@ -175,7 +212,8 @@ class DocumentStore:
             document.status, document.message = "error", "too few characters left this month"
         except Exception as error:
             document.status, document.message = "error", "the translation failed"
-            _log.error("%s in the translation of a document", type(error).__name__)
+            failure = describe_failure(error, log_text=self._log_text)
+            _log.error("%s in the translation of a document", failure)
         except BaseException:  # the server ends
             self.remove(stored_name)
             raise
@@ -189,8 +227,9 @@ class DocumentStore:
         """Keep a document for its lifetime; others make room for it."""
         document = self._documents.pop(stored_name)
         self._documents[stored_name] = document  # the last of those that are kept
+        document.end = time.monotonic()
         if document.status == "done":
-            self._seconds = time.monotonic() - document.start
+            self._seconds = document.end - document.start
         self._make_room()
         asyncio.get_running_loop().call_later(self._lifetime, self.remove, stored_name)
 

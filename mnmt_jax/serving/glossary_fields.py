@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from mnmt_jax.decoding.glossary import Glossary, plain_source
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import has_surrogates
-from mnmt_jax.serving.service import RefusedError
 from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from mnmt_jax.decoding.text.markup_tokens import Markup
 from mnmt_jax.decoding.text.text_checks import checks_record
 from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import (
     boolean_field,
     integer_field,
@@ -22,12 +24,7 @@ from mnmt_jax.serving.request_fields import (
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import (
-    RefusedError,
-    TranslationOptions,
-    TranslationResult,
-    TranslationService,
-)
+from mnmt_jax.serving.service import TranslationOptions, TranslationResult, TranslationService
 from mnmt_jax.vocabulary.language_codes import canonical_code
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -51,11 +48,12 @@ def make_router(service: TranslationService) -> APIRouter:
             raise RefusedError(400, "q must be text or a list of texts")
         if (form := text_field(fields, "format", "text") or "text") not in _FORMATS:
             raise RefusedError(400, f"format: {form} is not supported; choose text or html")
-        source = text_field(fields, "source", "auto") or "auto"
+        model = model_of(request, fields)
+        source, target = requested_languages(service, fields, model)
         options = TranslationOptions(
-            target=language_of(service, required(fields, "target"), "target"),
-            source=None if source.lower() == "auto" else language_of(service, source, "source"),
-            model=model_of(request, fields),
+            target=target,
+            source=source,
+            model=model,
             checks=boolean_field(fields, "checks"),
             markup=_FORMATS[form],
             glossary=glossary_field(fields, "glossary"),
@@ -69,7 +67,8 @@ def make_router(service: TranslationService) -> APIRouter:
         text = required(await read_fields(request), "q")
         if not isinstance(text, str):
             raise RefusedError(400, "q must be text")
-        return [_detected(*(service.detect(text) or (service.languages[0], 0.0)))]
+        detected = await asyncio.to_thread(service.detect, text)
+        return [_detected(*(detected or (service.languages[0], 0.0)))]
 
     @router.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:
@@ -168,17 +167,35 @@ def _wanted_alternatives(fields: Mapping[str, Any]) -> int:
     return count
 
 
-def language_of(service: TranslationService, code: Any, field: str) -> str:
-    """Return the server's code of a language that a field names.
+def requested_languages(
+    service: TranslationService, fields: Mapping[str, Any], model: str | None
+) -> tuple[str | None, str]:
+    """Return the server's codes of the languages of a request; None as source detects it.
+
+    Args:
+        service: the models.
+        fields: of the request.
+        model: name of the model that the request names, if any.
 
     Raises:
-        RefusedError: with status 400, if no model has it.
+        RefusedError: with status 400, if no model has them, or the target is ambiguous.
     """
-    if not isinstance(code, str):
-        raise RefusedError(400, f"{field} must be text")
-    code = _ALIASES.get(code.lower(), code)
+    source = text_field(fields, "source", "auto") or "auto"
+    target = required(fields, "target")
+    if not isinstance(target, str):
+        raise RefusedError(400, "target must be text")
+    field = "target"
     try:
-        return service.language(code, any_region=field == "source")
+        target = service.language(_with_script(target), model=model)
+        if source.lower() == "auto":
+            return None, target
+        field = "source"
+        return service.source_language(_with_script(source), target, model=model), target
     except RefusedError as error:
         hint = f"{field}: {error.hint}" if error.hint else ""
         raise RefusedError(error.status, error.message, hint=hint) from None
+
+
+def _with_script(code: str) -> str:
+    """Return a code of LibreTranslate as that of BCP 47."""
+    return _ALIASES.get(code.lower(), code)

@@ -11,6 +11,7 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.live_translation import LiveTranslation
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.serving.failure_log import describe_failure
 
 Result = tuple[int, Translation | Exception]
 """The key of a line, and its translation or the error that concerns it."""
@@ -90,12 +91,14 @@ class JobEngine:
     Args:
         job: the model and settings of the search, without source contrast. All lines are translated
             in batches with a pivot, and in an engine without slots.
+        log_text: whether failures are logged with their words.
 
     Attributes:
         is_live: whether lines are translated by continuous batching.
     """
 
-    def __init__(self, job: TranslationJob) -> None:
+    def __init__(self, job: TranslationJob, *, log_text: bool = False) -> None:
+        self._log_text = log_text
         self.is_live = job.has_slots and job.pivot is None
         self._live = LiveTranslation[int](job)
         self._batches = BatchEngine(job.search)
@@ -119,7 +122,7 @@ class JobEngine:
         try:
             yield from self._live.run()
         except Exception as error:  # of a program: its lines are translated in batches
-            _log.error("continuous batching: %s: %s", type(error).__name__, error)
+            _log.error("continuous batching: %s", describe_failure(error, log_text=self._log_text))
             self._batches.add(self._live.abandon())
         self._batches.add(self._live.take_refused())
         if len(self._batches):

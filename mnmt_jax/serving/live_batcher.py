@@ -20,6 +20,7 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.failure_log import describe_failure
 from mnmt_jax.serving.line_engines import LineEngine
 
 TranslationFuture = concurrent.futures.Future[Translation]
@@ -61,12 +62,20 @@ class LiveBatcher:
         wait_seconds: how long an idle engine waits for further lines after the first one.
         max_waiting: most lines that wait.
         window: most lines that an engine has at a time.
+        log_text: whether failures are logged with their words.
     """
 
     def __init__(
-        self, engines: Sequence[LineEngine], *, wait_seconds: float, max_waiting: int, window: int
+        self,
+        engines: Sequence[LineEngine],
+        *,
+        wait_seconds: float,
+        max_waiting: int,
+        window: int,
+        log_text: bool = False,
     ) -> None:
         self._wait_seconds, self._max_waiting, self._window = wait_seconds, max_waiting, window
+        self._log_text = log_text
         self._numbers = itertools.count()
         self._queues: collections.OrderedDict[str, collections.deque[_Waiting]] = (
             collections.OrderedDict()
@@ -131,7 +140,7 @@ class LiveBatcher:
             try:
                 self._translate(engine, lines, futures)
             except Exception as error:  # of the engine itself: the thread serves later lines
-                shown = _shown(error)
+                shown = self._shown(error)
                 for future in futures.values():
                     future.set_exception(shown)
                 futures.clear()
@@ -205,12 +214,11 @@ class LiveBatcher:
             if isinstance(result, Translation):
                 future.set_result(result)
             else:
-                future.set_exception(_shown(result))
+                future.set_exception(self._shown(result))
 
-
-def _shown(error: Exception) -> UserError:
-    """Return the error that a client may see; what the model raises otherwise is logged."""
-    if isinstance(error, UserError):
-        return error
-    _log.error("%s: %s", type(error).__name__, error)
-    return UserError("translation failed")
+    def _shown(self, error: Exception) -> UserError:
+        """Return the error that a client may see; what the model raises otherwise is logged."""
+        if isinstance(error, UserError):
+            return error
+        _log.error("%s", describe_failure(error, log_text=self._log_text))
+        return UserError("translation failed")

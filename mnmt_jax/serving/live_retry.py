@@ -11,6 +11,7 @@ from mnmt_jax.decoding.retry import Attempt, Retry
 from mnmt_jax.decoding.text.translated_text import LineOfText
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.failure_log import describe_failure
 from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.live_batcher import QueueFull
 from mnmt_jax.serving.served_models import ServedModel
@@ -19,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 async def translate_lines(
-    model: ServedModel, lines: Sequence[LineOfText], user: str
+    model: ServedModel, lines: Sequence[LineOfText], user: str, *, log_text: bool = False
 ) -> list[Translation]:
     """Translate lines.
 
@@ -27,6 +28,7 @@ async def translate_lines(
         model: the model, with its further searches.
         lines: the lines.
         user: whose lines they are.
+        log_text: whether failures of further searches are logged with their words.
 
     Raises:
         QueueFull: if too many lines wait for the first search.
@@ -40,7 +42,7 @@ async def translate_lines(
     for attempt, batcher in model.retries:
         indices = [i for i in failed if attempt.applies(lines[i].source, lines[i].target)]
         members = [lines[i] for i in indices]
-        results = await _retry(attempt, batcher, members, user)
+        results = await _retry(attempt, batcher, members, user, log_text)
         if results is None:
             continue
         still_failing = await asyncio.to_thread(_failures, model.job.retry, members, results)
@@ -52,7 +54,7 @@ async def translate_lines(
 
 
 async def _retry(
-    attempt: Attempt, batcher: JobBatcher, lines: Sequence[LineOfText], user: str
+    attempt: Attempt, batcher: JobBatcher, lines: Sequence[LineOfText], user: str, log_text: bool
 ) -> list[Translation] | None:
     """Search lines again; return None if that is not possible, and first translations remain."""
     try:
@@ -60,7 +62,7 @@ async def _retry(
     except QueueFull:
         return None
     except UserError as error:
-        _log.error("%s: %s", attempt.name, error)
+        _log.error("%s: %s", attempt.name, describe_failure(error, log_text=log_text))
         return None
 
 

@@ -20,9 +20,10 @@ from mnmt_jax.serving.deepl_glossaries import (
 )
 from mnmt_jax.serving.glossary_fields import format_entries
 from mnmt_jax.serving.glossary_store import Pair, StoredGlossary
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.request_fields import read_fields, required, required_text, user_of
 from mnmt_jax.serving.route_fields import GlossaryId
-from mnmt_jax.serving.service import RefusedError, TranslationService
+from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.vocabulary.language_codes import Direction
 
 

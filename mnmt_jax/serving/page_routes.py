@@ -12,7 +12,8 @@ from starlette.responses import RedirectResponse, Response
 
 from mnmt_jax.serving.docs_page import make_docs_page
 from mnmt_jax.serving.middleware import MODEL
-from mnmt_jax.serving.service import RefusedError, TranslationService
+from mnmt_jax.serving.refused_error import RefusedError
+from mnmt_jax.serving.service import TranslationService
 
 _FILES = {
     "/": ("index.html", "text/html"),

@@ -14,7 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from mnmt_jax.serving.middleware import MODEL
-from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.users import User
 
 # It warns about malformed uploads, which are answered with status 400.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mnmt_jax.decoding.retry import Attempt
 from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.job_batcher import JobBatcher
-from mnmt_jax.vocabulary.language_codes import find_code, is_same_language
+from mnmt_jax.vocabulary.language_codes import (
+    canonical_code_or_input,
+    find_code,
+    is_same_language,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,6 +34,7 @@ class ServedModel:
     job: SentenceJob
     batcher: JobBatcher
     retries: Sequence[tuple[Attempt, JobBatcher]] = ()
+    _codes: dict[str, str | None] = dataclasses.field(default_factory=dict, init=False)
 
     @property
     def batchers(self) -> list[JobBatcher]:
@@ -42,11 +47,17 @@ class ServedModel:
         return self.job.decode.length_penalty
 
     def code(self, language: str) -> str | None:
-        """Return the model's code of a language; None if it does not have it."""
-        try:
-            return find_code(language, self.job.pretrained.languages)
-        except UserError:  # ambiguous
-            return None
+        """Return the model's code of a language; None if it does not have it.
+
+        Args:
+            language: the server's code of the language; its result is remembered.
+        """
+        if language not in self._codes:
+            try:
+                self._codes[language] = find_code(language, self.job.pretrained.languages)
+            except UserError:  # ambiguous
+                self._codes[language] = None
+        return self._codes[language]
 
     def spelled(self, text: TextToTranslate) -> TextToTranslate:
         """Return a text whose languages the model has with the model's codes of them."""
@@ -76,18 +87,37 @@ class ServedModels:
     @functools.cached_property
     def languages(self) -> tuple[str, ...]:
         """Codes of all languages; one code if models spell a language differently."""
-        codes: list[str] = []
+        codes: dict[str, str] = {}
         for model in self:
-            codes += [
-                code
-                for code in model.job.pretrained.languages
-                if not any(is_same_language(code, other) for other in codes)
-            ]
-        return tuple(codes)
+            for code in model.job.pretrained.languages:
+                codes.setdefault(canonical_code_or_input(code), code)
+        return tuple(codes.values())
+
+    def matches(self, code: str) -> list[str]:
+        """Return the languages that a code of any form may denote, in their order.
+
+        There are several if it leaves the region open, none if no model has the language.
+        """
+        try:
+            known = find_code(code, self.languages)
+        except UserError:  # ambiguous
+            return [one for one in self.languages if find_code(code, [one])]
+        return [] if known is None else [known]
+
+    def sources(self, codes: Iterable[str], target: str) -> list[str]:
+        """Return those of some languages that a model translates into a target language.
+
+        The target language itself comes last.
+        """
+        chosen = ((code, self.choose(code, target)) for code in codes)
+        pairs = [(code, model) for code, model in chosen if model]
+        pairs.sort(key=lambda pair: pair[1].code(pair[0]) == pair[1].code(target))
+        return [code for code, _ in pairs]
 
     def targets(self, source: str) -> list[str]:
         """Return the languages that a source language is translated into."""
-        return [code for code in self.languages if any(model.has(source, code) for model in self)]
+        models = [model for model in self if model.has(source)]
+        return [code for code in self.languages if any(model.has(code) for model in models)]
 
     def named(self, name: str | None) -> ServedModels:
         """Return the model of a name alone, none if it is unknown; all models if it is None."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecker
@@ -15,48 +15,25 @@ from mnmt_jax.decoding.text.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.text.sentence_job import SentenceJob
 from mnmt_jax.decoding.text.text_checks import with_checks
 from mnmt_jax.decoding.text.text_parts import SentenceEnds
-from mnmt_jax.decoding.text.text_translation import Steps, translation_steps
-from mnmt_jax.decoding.text.translated_text import LineOfText, TextToTranslate, TextTranslation
-from mnmt_jax.decoding.translation import Translation
+from mnmt_jax.decoding.text.translated_text import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.decoding.written_script import sort_by_script
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.document_store import DocumentStore
 from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
-from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped, TooManyLines
-from mnmt_jax.serving.live_retry import translate_lines
+from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
+from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.text_run import SHORT, TextRun, check_limit
 from mnmt_jax.serving.users import User, Users
-from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
+from mnmt_jax.vocabulary.normalization import has_letters
 
-_SHORT = 2000  # characters that are split at once
-_WINDOWS = 4  # of lines of a document that wait at a time
-RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
-
-
-_Step = tuple[list[LineOfText], list[TextTranslation] | None]
-_Advance = Callable[[Steps, Sequence[Translation] | None], Awaitable[_Step]]
-
-
-class RefusedError(Exception):
-    """A request that is answered with an error.
-
-    Attributes:
-        status: HTTP status.
-        message: one line for the client.
-        retry_seconds: after which the client may try again, if the status invites that.
-        hint: what is accepted instead, where clients compare the message itself; may be empty.
-    """
-
-    def __init__(
-        self, status: int, message: str, retry_seconds: int = RETRY_SECONDS, *, hint: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
-        self.retry_seconds, self.hint = retry_seconds, hint
+_FEW = 8  # texts whose languages are detected in less time than a thread takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +86,7 @@ class TranslationService:
         database: API keys, usage and glossaries; None keeps them in memory.
         make_engine: makes what translates the lines of a job; called for each replica, once for
             each parallel search and once more for lines that may wait for the compiler; also for
-            further searches.
+            further searches. None makes a `JobEngine`.
     """
 
     def __init__(
@@ -118,12 +95,20 @@ class TranslationService:
         settings: Settings,
         detector: LanguageDetector,
         database: Database | None = None,
-        make_engine: Callable[[TranslationJob], LineEngine] = JobEngine,
+        make_engine: Callable[[TranslationJob], LineEngine] | None = None,
     ) -> None:
         self.settings = settings
         self.database = database or Database()
         self.glossaries = GlossaryStore(self.database)
+        self.documents = DocumentStore(
+            settings.document_lifetime,
+            settings.max_documents,
+            settings.max_kept_bytes,
+            settings.log_text,
+        )
         self.users = Users(self.database, require_keys=settings.require_keys)
+
+        make_engine = make_engine or functools.partial(JobEngine, log_text=settings.log_text)
 
         def make_batcher(job: TranslationJob) -> JobBatcher:
             count = settings.parallel_searches or job.parallel_searches
@@ -178,41 +163,79 @@ class TranslationService:
             raise RefusedError(400, f"model: {name} is not served; the models are {names}")
         return models
 
-    def language(self, code: str, field: str = "", *, any_region: bool = False) -> str:
-        """Return the server's code of a language.
+    def matches(self, code: str, field: str = "", model: str | None = None) -> list[str]:
+        """Return the server's codes that a code of any form may denote, several if without region.
 
         Args:
             code: code in any form.
             field: name of the field, for the message; empty leaves it out.
-            any_region: whether a code without region means the first of several regions, as for a
-                source; otherwise it is refused.
+            model: name of the model; if it has some of several languages, these are returned.
 
         Raises:
-            RefusedError: with status 400, if no model has it, or it is ambiguous.
+            RefusedError: with status 400, if no model of the server has the language.
         """
-        prefix = field and f"{field}: "
-        try:
-            known = find_code(code, self.languages)
-        except UserError as error:
-            if not any_region:
-                raise RefusedError(400, f"{prefix}{error}") from None
-            known = next(one for one in self.languages if find_code(code, [one]))
-        if known is None:
+        matches = self._models.matches(code)
+        if not matches:
             names = join_names(self.languages, shown=20)
-            raise RefusedError(
-                400, f"{prefix}{code} is not supported", hint=f"the languages are {names}"
-            )
+            message = f"{field and f'{field}: '}{code} is not supported"
+            raise RefusedError(400, message, hint=f"the languages are {names}")
+        models = self.models(model)
+        return [one for one in matches if any(served.has(one) for served in models)] or matches
+
+    def language(self, code: str, field: str = "", model: str | None = None) -> str:
+        """Return the server's code of a language, with the arguments of `matches`.
+
+        Raises:
+            RefusedError: with status 400, as by `matches`, or if the code is ambiguous.
+        """
+        known, *others = self.matches(code, field, model)
+        if others:
+            names = " or ".join([known, *others])
+            prefix = field and f"{field}: "
+            raise RefusedError(400, f"{prefix}language {code!r} is ambiguous: name {names}")
         return known
 
-    def detect(self, text: str) -> tuple[str, float] | None:
+    def source_language(
+        self, code: str, target: str, field: str = "", model: str | None = None
+    ) -> str:
+        """Return the server's code of a source language.
+
+        A code without region means the first region from which a model translates.
+
+        Args:
+            code: code in any form.
+            target: the server's code of the target language.
+            field: name of the field, as in `matches`.
+            model: name of the model, as in `matches`.
+
+        Raises:
+            RefusedError: with status 400, as by `matches`.
+        """
+        matches = self.matches(code, field, model)
+        return (self.models(model).sources(matches, target) or matches)[0]
+
+    def detect(
+        self, text: str, target: str | None = None, models: ServedModels | None = None
+    ) -> tuple[str, float] | None:
         """Return the server's code of the language of a text and its probability.
 
-        The probability is that among the languages of the models. None if the text has no letters,
-        or is in none of these languages.
+        Of codes that differ in script, that of the text's letters is returned; of codes that
+        differ in region, one that is not the target.
+
+        Args:
+            text: the text.
+            target: code of the target language; codes that are translated into it are preferred.
+            models: models that may translate; None is all.
+
+        Returns:
+            The code, and its probability among the languages of all models. None if the text has no
+            letters, or is in none of these languages.
         """
         label, probability = self._checker.detect(text)
-        code = self._checker.code(label)
-        return None if code is None else (code, probability)
+        codes = self._checker.codes(label)
+        if target is not None:
+            codes = (models or self._models).sources(codes, target) or codes
+        return (sort_by_script(text, codes)[0], probability) if codes else None
 
     async def translate(
         self, texts: Sequence[str], options: TranslationOptions, user: User
@@ -229,8 +252,9 @@ class TranslationService:
                 much is waiting, or the time is over.
             QuotaExceeded: if the user's key has too few characters left.
         """
-        self._check_limits(texts)
-        with self.users.charge(user, sum(map(len, texts))):
+        count, limit = sum(map(len, texts)), self.settings.max_characters
+        check_limit(count, "characters", "max_characters", limit)
+        with self.users.charge(user, count):
             answers = await self._translate(texts, options, user.name)
         if self.settings.log_text:
             for text, answer in zip(texts, answers, strict=True):
@@ -241,29 +265,22 @@ class TranslationService:
     async def _translate(
         self, texts: Sequence[str], options: TranslationOptions, user: str
     ) -> list[TranslationResult]:
-        source, models = options.source, self.models(options.model)
-        sources = [
-            (source, None)
-            if source
-            else self._detected(
-                plain_text(text, options.markup, options.tag_rules), options.target, models
-            )
-            for text in texts
-        ]
-        to_translate = [
-            TextToTranslate(
-                text,
-                code,
-                options.target,
-                options.sentence_ends,
-                glossary=options.glossary,
-                markup=options.markup,
-                tag_rules=options.tag_rules,
-            )
-            for text, (code, _) in zip(texts, sources, strict=True)
-        ]
+        models = self.models(options.model)
         try:
             async with asyncio.timeout(self.settings.timeout):
+                sources = await self._sources(texts, options, models)
+                to_translate = [
+                    TextToTranslate(
+                        text,
+                        code,
+                        options.target,
+                        options.sentence_ends,
+                        glossary=options.glossary,
+                        markup=options.markup,
+                        tag_rules=options.tag_rules,
+                    )
+                    for text, (code, _) in zip(texts, sources, strict=True)
+                ]
                 results = await self._translate_texts(to_translate, models, user)
                 if options.checks:
                     results = await asyncio.to_thread(self._checked, to_translate, results, models)
@@ -299,13 +316,12 @@ class TranslationService:
             QuotaExceeded: if the user's key has too few characters left.
         """
         model = _choose(self.models(options.model), texts[0])
-        steps = translation_steps([model.spelled(text) for text in texts], model.job.fits)
+        run = TextRun(texts, model, user.name, self.settings)
         try:
             with self.users.charge(user, characters):
                 async with asyncio.timeout(self.settings.document_timeout):
-                    results = await self._run(
-                        steps, _advance_in_thread, model, user.name, in_parts=True
-                    )
+                    await run.start()
+                    results = await run.finish(in_parts=True)
         except TimeoutError:
             raise RefusedError(503, "the translation took too long; divide the document") from None
         except Stopped:
@@ -323,55 +339,16 @@ class TranslationService:
             if text.source == text.target:
                 results[index] = TextTranslation(text.text, (), text.markup, is_translated=False)
             else:
-                by_model.setdefault(model, {})[index] = model.spelled(text)
-        for model, members in by_model.items():
-            steps = translation_steps(members.values(), model.job.fits)
-            advance = _advance if _are_short(members.values()) else _advance_in_thread
-            translations = await self._run(steps, advance, model, user)
-            results |= zip(members, translations, strict=True)
+                by_model.setdefault(model, {})[index] = text
+        runs = [
+            TextRun([*members.values()], model, user, self.settings)
+            for model, members in by_model.items()
+        ]
+        count = sum([await run.start() for run in runs])
+        check_limit(count, "sentences", "max_sentences", self.settings.max_sentences)
+        for run, members in zip(runs, by_model.values(), strict=True):
+            results |= zip(members, await run.finish(), strict=True)
         return [results[index] for index in range(len(texts))]
-
-    async def _run(
-        self,
-        steps: Steps,
-        advance: _Advance,
-        model: ServedModel,
-        user: str,
-        *,
-        in_parts: bool = False,
-    ) -> list[TextTranslation]:
-        """Run the steps of a translation; in parts, if there may be any number of lines."""
-        translate = self._translate_in_parts if in_parts else self._translate_lines
-        lines, results = await advance(steps, None)
-        while results is None:
-            translations = await translate(lines, model, user)
-            lines, results = await advance(steps, translations)
-        return results
-
-    async def _translate_in_parts(
-        self, lines: Sequence[LineOfText], model: ServedModel, user: str
-    ) -> list[Translation]:
-        """Translate lines, some at a time; wait as long as too much is waiting."""
-        translations: list[Translation] = []
-        limits = self.settings
-        size = min(_WINDOWS * limits.window, limits.max_sentences, limits.max_waiting)
-        while len(translations) < len(lines):
-            start = len(translations)
-            try:
-                part = lines[start : start + size]
-                translations += await self._translate_lines(part, model, user)
-            except QueueFull:
-                await asyncio.sleep(RETRY_SECONDS)
-        return translations
-
-    async def _translate_lines(
-        self, lines: Sequence[LineOfText], model: ServedModel, user: str
-    ) -> list[Translation]:
-        _check_limit(len(lines), "sentences", "max_sentences", self.settings)
-        try:
-            return await translate_lines(model, lines, user)
-        except TooManyLines as error:
-            raise _too_large(error.count, "sentences", "max_waiting", self.settings) from None
 
     def _checked(
         self,
@@ -385,31 +362,34 @@ class TranslationService:
             for text, result in zip(texts, results, strict=True)
         ]
 
+    async def _sources(
+        self, texts: Sequence[str], options: TranslationOptions, models: ServedModels
+    ) -> Sequence[tuple[str, float | None]]:
+        """Return the source language of each text, and its probability if it is detected.
+
+        Raises:
+            RefusedError: with status 413, if the language of more texts than the limit of sentences
+                would have to be detected.
+        """
+        if options.source:
+            return [(options.source, None)] * len(texts)
+        count = sum(map(has_letters, texts))
+        check_limit(count, "texts", "max_sentences", self.settings.max_sentences)
+
+        def detect() -> list[tuple[str, float]]:
+            plain = (plain_text(text, options.markup, options.tag_rules) for text in texts)
+            return [self._detected(text, options.target, models) for text in plain]
+
+        is_short = len(texts) <= _FEW and sum(map(len, texts)) <= SHORT
+        return detect() if is_short else await asyncio.to_thread(detect)
+
     def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:
         """Return the source language of a text; the first one if no model translates from it."""
-        detected = self.detect(text)
+        detected = self.detect(text, target, models)
         if detected and models.choose(detected[0], target):
             return detected
         sources = (code for code in models.languages if models.choose(code, target))
         return next(sources, models.languages[0]), 0.0
-
-    def _check_limits(self, texts: Sequence[str]) -> None:
-        _check_limit(sum(map(len, texts)), "characters", "max_characters", self.settings)
-
-
-def _check_limit(count: int, unit: str, name: str, settings: Settings) -> None:
-    """Check the size of a request.
-
-    Raises:
-        RefusedError: with status 413, if it is larger than a limit.
-    """
-    if count > getattr(settings, name):
-        raise _too_large(count, unit, name, settings)
-
-
-def _too_large(count: int, unit: str, name: str, settings: Settings) -> RefusedError:
-    limit = getattr(settings, name)
-    return RefusedError(413, f"{count} {unit}; the limit is {limit} (the server's --{name})")
 
 
 def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatcher:
@@ -418,6 +398,7 @@ def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatc
         wait_seconds=settings.wait_milliseconds / 1000,
         max_waiting=settings.max_waiting,
         window=settings.window,
+        log_text=settings.log_text,
     )
 
 
@@ -451,26 +432,3 @@ def _check_terms(job: SentenceJob) -> None:
         check_method_for_terms(job.decode)
     except UserError:
         raise RefusedError(400, "glossary: not supported, because the server samples") from None
-
-
-def _are_short(texts: Iterable[TextToTranslate]) -> bool:
-    """Return whether splitting texts takes less time than a thread would."""
-    return sum(len(text.text) for text in texts) <= _SHORT
-
-
-async def _advance(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
-    return _next_step(steps, translations)
-
-
-async def _advance_in_thread(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
-    """Advance without holding up other requests."""
-    return await asyncio.to_thread(_next_step, steps, translations)
-
-
-def _next_step(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
-    """Return the next lines of a translation, or its results."""
-    try:
-        sent: Any = translations
-        return steps.send(sent), None
-    except StopIteration as end:
-        return [], end.value

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,12 +102,7 @@ class Settings:
             UserError: if a number is too small or too large, there is no such engine, or settings
                 do not fit together.
         """
-        for field in dataclasses.fields(self):
-            value, minimum = getattr(self, field.name), field.metadata["minimum"]
-            if not isinstance(value, str | bool) and not value >= minimum:
-                raise UserError(f"--{field.name}={value} must be at least {minimum}")
-        if self.port > 65535:
-            raise UserError(f"--port={self.port} must be at most 65535")
+        self._check_ranges()
         if self.engine not in _ENGINES:
             raise UserError(f"--engine={self.engine} must be {' or '.join(_ENGINES)}")
         if self.engine == "jax" and self.compute_type != _FLOAT32:
@@ -122,6 +118,24 @@ class Settings:
         if self.require_keys and not self.database:
             raise UserError("--require_keys needs the --database that has the keys")
         self._check_origins()
+
+    def _check_ranges(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            UserError: if one is too small or too large.
+        """
+        for field in dataclasses.fields(self):
+            value, minimum = getattr(self, field.name), field.metadata["minimum"]
+            if isinstance(value, str | bool):
+                continue
+            if not value >= minimum:
+                raise UserError(f"--{field.name}={value} must be at least {minimum}")
+            if isinstance(value, float) and value > threading.TIMEOUT_MAX:
+                maximum = int(threading.TIMEOUT_MAX)
+                raise UserError(f"--{field.name}={value} must be at most {maximum}")
+        if self.port > 65535:
+            raise UserError(f"--port={self.port} must be at most 65535")
 
     def _check_origins(self) -> None:
         """Check the origins of pages.

@@ -186,7 +186,7 @@ def test_an_output_that_is_not_a_number_is_the_error_of_its_line(job, monkeypatc
     assert isinstance(results["b"], UserError) and "not a number" in str(results["b"])
 
 
-def test_lines_of_a_program_that_failed_are_translated_alone(job, expected, monkeypatch):
+def test_lines_of_a_program_that_failed_are_translated_alone(job, expected, monkeypatch, caplog):
     def fail(*args):
         raise RuntimeError("a device was lost")
 
@@ -196,6 +196,8 @@ def test_lines_of_a_program_that_failed_are_translated_alone(job, expected, monk
     engine.add([(line.number, line) for line in lines])
     results = dict(engine.run())
     assert_alike([results[0], results[1]], expected[:2])
+    assert "continuous batching: RuntimeError at " in caplog.text
+    assert "a device was lost" not in caplog.text  # which may have a user's words
 
 
 def test_lines_whose_search_does_not_fit_the_memory_keep_their_places(job, expected, monkeypatch):

@@ -8,6 +8,7 @@ import urllib.request
 import deepl
 import pytest
 
+from mnmt_jax.serving.document_store import StoredDocument
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_serving import call
 
@@ -106,6 +107,35 @@ def test_deepl_targets_occur_once(codes):
     names = {target["language"]: target["name"] for target in targets}
     assert len(targets) == len(names) == 4
     assert names["PT-BR"] == "Portuguese (Brazil)" and names["PT-PT"] == "Portuguese"
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        ("deu_Latn", "eng_Latn", "zho_Hans", "zho_Hant", "por_Latn"),
+        ("de_DE", "en_XX", "zh_CN", "zh_TW", "pt_XX"),
+    ],
+)
+def test_codes_of_any_spelling_are_listed_as_deepl_writes_them(codes):
+    _, english, chinese, traditional, portuguese = codes
+    with serving(made_service(MadeJob(codes), wait_milliseconds=0)) as address:
+        client = deepl.Translator("key", server_url=address)
+        targets = [language.code for language in client.get_target_languages()]
+        assert targets == ["DE", "EN-GB", "EN-US", "ZH", "ZH-HANT", "PT-BR", "PT-PT"]
+        texts = [
+            client.translate_text("Los.", source_lang="DE", target_lang=t) for t in targets[1:]
+        ]
+        expected = [english, english, chinese, traditional, portuguese, portuguese]
+        assert [text.text for text in texts] == [f"[{code}] Los." for code in expected]
+        _, schema = call(address, "/openapi.json")
+    body = schema["paths"]["/v2/translate"]["post"]["requestBody"]["content"]["application/json"]
+    assert body["example"]["target_lang"] == "EN"
+
+
+@pytest.mark.parametrize(("target", "end"), [("deu_Latn", "de"), ("zh_TW", "zh_Hant")])
+def test_names_of_translated_documents_have_the_short_code(target, end):
+    document = StoredDocument("report.docx", target, "user", None)
+    assert document.translated_name == f"report.{end}.docx"
 
 
 def test_deepl_model_type_is_stated_if_it_was_asked_for(address):

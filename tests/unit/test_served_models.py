@@ -10,8 +10,11 @@ import pytest
 
 from mnmt_jax.commands import serve
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving import served_models
 from mnmt_jax.serving.model_names import name_runs
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.vocabulary.language_codes import find_code
+from mnmt_jax.vocabulary.languages import LANGUAGES, MITRE_LANGUAGES
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_serving import call
 
@@ -97,6 +100,22 @@ def test_languages_are_the_union_and_targets_those_of_some_model(address):
     assert [item["code"] for item in languages] == ["pt-BR", "en"]
     _, languages = call(address, "/v2/languages?type=source&model=made1")
     assert [item["language"] for item in languages] == ["EN", "FR", "DE"]
+
+
+def test_a_code_is_found_once_per_model_and_language(monkeypatch):
+    texts: list[str] = []
+
+    def counted(text: str, codes: tuple[str, ...]) -> str | None:
+        texts.append(text)
+        return find_code(text, codes)
+
+    languages = MITRE_LANGUAGES[:20]
+    flores = tuple(code for code in (LANGUAGES[one].flores for one in languages) if code)
+    monkeypatch.setattr(served_models, "find_code", counted)
+    with serving(made_service(MadeJob(flores[:15]), MadeJob(languages))) as address:
+        for path in ("/languages", "/v2/glossary-language-pairs"):
+            assert call(address, path)[0] == 200
+    assert 20 <= len(texts) <= 2 * 20
 
 
 def test_texts_of_one_request_may_need_different_models(address):

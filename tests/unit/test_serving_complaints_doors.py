@@ -14,7 +14,7 @@ import threading
 
 import pytest
 
-from mnmt_jax.serving import service as service_module
+from mnmt_jax.serving import text_run
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_serving import call
 from tests.waiting import wait_until
@@ -63,14 +63,14 @@ def test_the_server_answers_others_while_many_wait_for_a_translation(job):
 
 def test_splitting_a_long_text_does_not_hold_up_others(job, monkeypatch):
     is_splitting, go_on = threading.Event(), threading.Event()
-    steps = service_module.translation_steps
+    steps = text_run.translation_steps
 
     def slow_steps(texts, fits):
         is_splitting.set()
         assert go_on.wait(30)
         return (yield from steps(texts, fits))
 
-    monkeypatch.setattr(service_module, "translation_steps", slow_steps)
+    monkeypatch.setattr(text_run, "translation_steps", slow_steps)
     with (
         serving(made_service(job, wait_milliseconds=0)) as url,
         concurrent.futures.ThreadPoolExecutor(1) as pool,

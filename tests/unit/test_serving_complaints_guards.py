@@ -216,7 +216,7 @@ def test_retries_do_not_hold_up_other_requests():
         assert first.result()[1]["retried"] == "contrast"
 
 
-def test_a_retry_that_fails_or_finds_no_room_leaves_the_first_translation():
+def test_a_retry_that_fails_or_finds_no_room_leaves_the_first_translation(caplog):
     job = job_with_retry({"заранее": LOOP}, {}, {})
     retry: Any = job.retry
 
@@ -226,6 +226,7 @@ def test_a_retry_that_fails_or_finds_no_room_leaves_the_first_translation():
     for attempt in retry.attempts:
         attempt.job.as_completed = fail
     assert translate(job, "заранее", "ru", "de") == {"translatedText": LOOP}
+    assert "contrast: UserError at " in caplog.text and "secret" not in caplog.text
     service = made_service(job, wait_milliseconds=0)
     with serving(service) as url:
         (model,) = service.models()

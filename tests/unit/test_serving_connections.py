@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 import socket
 import threading
 import time
@@ -306,13 +308,15 @@ def log_of(monkeypatch, capfd, caplog, **settings) -> str:
     """Return what the server prints about a translation and a failure of its own."""
     service = made_service(MadeJob(), wait_milliseconds=0, **settings)
 
-    def fail(text):
+    def fail(text, *_):
         raise ZeroDivisionError(f"private {text}")
 
     monkeypatch.setattr(service, "detect", fail)
     with serving(service) as url:
         assert call(url, "/translate?q=Private&source=en&target=de", b"")[0] == 200
         answer = call(url, "/detect?q=secret", b"")
+        assert answer == (500, {"error": "the translation failed"})
+        answer = call(url, "/translate?q=Fail.&source=en&target=de", b"")  # the job: ValueError
         assert answer == (500, {"error": "the translation failed"})
         answer = call(url, "/v2/translate", {"text": "secret", "target_lang": "DE"})
         assert answer == (500, {"message": "the translation failed"})
@@ -322,15 +326,23 @@ def log_of(monkeypatch, capfd, caplog, **settings) -> str:
 def test_no_text_of_users_is_printed_and_no_trace(monkeypatch, capfd, caplog):
     printed = log_of(monkeypatch, capfd, caplog)
     assert printed.count("ZeroDivisionError at ") == 2 and "test_serving_connections" in printed
+    assert printed.count("ValueError at ") == 1 and "made_server" in printed
     assert "rivate" not in printed and "secret" not in printed and "Traceback" not in printed
 
 
 def test_text_is_printed_on_request(monkeypatch, capfd, caplog):
     printed = log_of(monkeypatch, capfd, caplog, log_text=True)
     assert "en 'Private' -> de '[de] Private'" in printed
-    assert "private secret" in printed and "Traceback" not in printed
+    assert "private secret" in printed and "made_server.py" in printed
+    assert re.search("ValueError at .*: secret", printed) and "Traceback" not in printed
 
 
 def test_time_limits_are_checked():
     with pytest.raises(UserError, match="--body_timeout=0 must be at least 0.1"):
         Settings(body_timeout=0)
+    for name in ("wait_milliseconds", "timeout", "document_lifetime"):
+        for value in (math.inf, 1e300):  # longer than a lock can wait
+            with pytest.raises(
+                UserError, match=f"--{name}={re.escape(str(value))} must be at most"
+            ):
+                Settings(**{name: value})

@@ -22,7 +22,7 @@ from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.document_store import DocumentStore
-from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.serving.refused_error import RefusedError
 from tests.unit.made_documents import make_docx, make_zip, part
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_hostile_documents import DOCUMENTS
@@ -171,7 +171,7 @@ def test_long_documents_are_translated_in_parts(job):
 
 def test_a_document_waits_as_long_as_too_much_is_waiting(job, monkeypatch):
     """Another request, which fills the queue, is translated first."""
-    monkeypatch.setattr("mnmt_jax.serving.service.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("mnmt_jax.serving.text_run.RETRY_SECONDS", 0.05)
     job.gate.clear()
     fields = {"q": ["One.", "Two.", "Three."], "source": "en", "target": "de"}
     with serving(made_service(job, wait_milliseconds=0, max_waiting=3, window=1)) as address:
@@ -209,7 +209,7 @@ def test_nothing_is_left_behind(job, tmp_path, monkeypatch, text):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stores = []
     monkeypatch.setattr(
-        "mnmt_jax.serving.document_routes.DocumentStore",
+        "mnmt_jax.serving.service.DocumentStore",
         lambda *args: stores.append(DocumentStore(*args)) or stores[-1],
     )
     with serving(made_service(job, wait_milliseconds=0, document_lifetime=1)) as address:

@@ -14,6 +14,7 @@ from mnmt_jax.decoding.text.translated_text import TextToTranslate
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
 from mnmt_jax.serving.connections import Server, make_config
+from mnmt_jax.serving.document_store import DocumentStore, StoredDocument
 from mnmt_jax.serving.service import TranslationOptions
 from mnmt_jax.serving.settings import Settings, add_variables
 from mnmt_jax.serving.users import User
@@ -200,11 +201,22 @@ def test_a_slash_at_the_end_of_a_path_changes_nothing(path):
 
 
 @pytest.mark.parametrize(
-    ("count", "line"), [(0, "stops"), (1, "stops after 1 request"), (2, "stops after 2 requests")]
+    ("count", "documents", "line"),
+    [
+        (0, 0, "stops"),
+        (1, 0, "stops after 1 request"),
+        (2, 0, "stops after 2 requests"),
+        (0, 1, "stops after 1 document"),
+        (2, 3, "stops after 2 requests and 3 documents"),
+    ],
 )
-def test_the_server_says_for_what_it_waits(capsys, count, line):
+def test_the_server_says_for_what_it_waits(capsys, count, documents, line):
     async def end() -> None:
-        server = Server(make_config(None, Settings()))
+        store = DocumentStore(1, 9, 1)
+        for number in range(documents):
+            name, _ = store.add("a.txt", "de", str(number), has_key=True)
+            store.start(name, _translate)
+        server = Server(make_config(None, Settings()), store)
         server.servers, server.lifespan = [], _Lifespan()
         waiting = {asyncio.create_task(asyncio.sleep(0)) for _ in range(count)}
         for task in waiting:
@@ -214,6 +226,11 @@ def test_the_server_says_for_what_it_waits(capsys, count, line):
 
     asyncio.run(end())
     assert capsys.readouterr().err.splitlines() == [line]
+
+
+async def _translate(document: StoredDocument) -> bytes:
+    document.is_fetched = True
+    return b"x"
 
 
 class _Lifespan:

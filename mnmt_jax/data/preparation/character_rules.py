@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -59,7 +59,7 @@ class Script(SideRule):
         self.require_share("min_share")
         self.require_languages("scripts")
         for code, scripts in self.scripts.items():
-            known = bool(scripts) and all(map(_is_script, scripts))
+            known = bool(scripts) and all(map(is_script, scripts))
             self.require("scripts", known, expected=f"codes of ISO 15924, e.g. {code} = ['Latn']")
 
     def check_languages(self, languages: Sequence[str]) -> None:
@@ -76,12 +76,12 @@ class Script(SideRule):
 
     def _scripts(self, code: str) -> tuple[str, ...]:
         scripts = self.scripts.get(code) or (parse_code(code).written_script,)
-        if not all(map(_is_script, scripts)):
+        if not all(map(is_script, scripts)):
             raise UserError(
                 f"script: the script of {code!r} is unknown; name it, e.g. "
                 f'scripts = {{ {code} = ["Latn"] }}'
             )
-        return tuple(part for script in scripts for part in _SCRIPT_PARTS.get(script, (script,)))
+        return tuple(scripts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,13 +212,23 @@ def _ascii_and_dashes() -> np.ndarray:
 @functools.cache
 def _script_tables(scripts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return which characters are letters of any script and of these, both bool `[0x110000]`."""
-    of_scripts = "".join(rf"\p{{scx={script}}}" for script in scripts)
     is_letter = character_table(LETTERS) & ~character_table(_NO_SCRIPT)
-    return is_letter, is_letter & character_table(f"[{of_scripts}]")
+    return is_letter, is_letter & character_table(f"[{script_pattern(scripts)}]")
+
+
+def script_pattern(scripts: Iterable[str]) -> str:
+    """Return a regular expression of the characters of scripts, to be put in brackets.
+
+    Args:
+        scripts: ISO 15924 codes, also those of several scripts of Unicode such as Jpan.
+    """
+    parts = (part for script in scripts for part in _SCRIPT_PARTS.get(script, (script,)))
+    return "".join(rf"\p{{scx={part}}}" for part in parts)
 
 
 @functools.cache
-def _is_script(script: str) -> bool:
+def is_script(script: str) -> bool:
+    """Return whether a script is known: an ISO 15924 code of a script or of several."""
     if script in _SCRIPT_PARTS:
         return True
     try:
