@@ -20,6 +20,7 @@ STORAGE_ERRNOS = (
     errno.EACCES,
     errno.EPERM,
     errno.ESTALE,
+    errno.EBUSY,  # a mount point is replaced
 )
 """Error numbers of writes refused by the system."""
 

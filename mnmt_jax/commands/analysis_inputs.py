@@ -17,6 +17,7 @@ from mnmt_jax.commands.direction_flags import (
     parse_directions,
     to_corpus_codes,
 )
+from mnmt_jax.commands.line_events import warn_bad_lines
 from mnmt_jax.commands.text_files import BadLines, read_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
@@ -157,6 +158,7 @@ def forced_sentences(
         bad_lines: BadLines | None = {} if flags.on_bad_line == "drop" else None
         input_lines = read_lines(flags.input, bad_lines, language=flags.source)
         lines = list(itertools.islice(input_lines, flags.limit or None))
+        warn_bad_lines(bad_lines or {})
         codes = translator.languages
         source = match_code(flags.source, codes, "--source")
         pair = (source, match_code(flags.target, codes, "--target"))

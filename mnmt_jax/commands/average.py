@@ -25,7 +25,12 @@ def make_parser() -> CommandParser:
         "--best", type=positive_int, metavar="N", help="average the N best by validation loss"
     )
     which.add_argument(
-        "--steps", type=_steps, nargs="+", metavar="STEP", help="steps to average, e.g. 100,200"
+        "--steps",
+        type=_steps,
+        nargs="+",
+        action="extend",
+        metavar="STEP",
+        help="steps to average, e.g. 100,200",
     )
     return parser
 

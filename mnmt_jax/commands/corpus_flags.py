@@ -92,6 +92,7 @@ def add_corpus_file_flags(
     exclusive_group.add_argument(
         "--bitext",
         nargs="+",
+        action="extend",
         metavar="FILE",
         help="TMX, XLIFF (.xlf, .xliff) or PO files, e.g. memory.tmx, or 'data/{split}.tmx'",
     )

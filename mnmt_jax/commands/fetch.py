@@ -52,15 +52,13 @@ def main() -> None:
     from mnmt_jax.data.published_corpora import PUBLISHED
     from mnmt_jax.files.atomic_write import (
         check_output,
-        check_writable,
+        check_replaceable,
         new_folder,
-        refuse_current_folder,
     )
 
     output = Path(arguments.output or PUBLISHED[arguments.corpus].path)
     if arguments.overwrite and (output / RECORD).is_file():
-        refuse_current_folder(output)
-        check_writable(output)
+        check_replaceable(output)
     else:
         check_output(output)
     with new_folder(output, overwrite=arguments.overwrite) as folder:

@@ -61,6 +61,15 @@ class LineEvents:
         self.characters.update(unknown)
 
 
+def warn_bad_lines(bad_lines: BadLines) -> None:
+    """Print warnings about lines that `read_lines` could not read."""
+    for reason, what, remedy in (
+        ("bad_utf8", "not UTF-8", "convert the input"),
+        ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
+    ):
+        _warn_lines(bad_lines.get(reason, []), "line", f"{what}, treated as blank", remedy)
+
+
 def report_events(
     bad_lines: BadLines, events: LineEvents, job: TranslationJob, flags: argparse.Namespace
 ) -> None:
@@ -69,11 +78,7 @@ def report_events(
     is_shared = flags.runner == "beam" or (flags.num_processes or 1) > 1
     if not (flags.split_sentences or is_shared) and flags.context is None:
         uncut = f"--split_sentences translates them whole, or {uncut}"
-    for reason, what, remedy in (
-        ("bad_utf8", "not UTF-8", "convert the input"),
-        ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
-    ):
-        _warn_lines(bad_lines.get(reason, []), "line", f"{what}, treated as blank", remedy)
+    warn_bad_lines(bad_lines)
     if job.contrasts_lines:
         _warn_lines(
             events.alone,

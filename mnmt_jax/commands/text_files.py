@@ -15,7 +15,7 @@ from mnmt_jax.data import text_reader
 from mnmt_jax.data.encodings import EncodingCheck
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import UserError, name_os_errors
-from mnmt_jax.files.atomic_write import new_file, open_text
+from mnmt_jax.files.atomic_write import new_file, open_text, refuse_mount_point
 from mnmt_jax.files.storage_errors import write_refusal
 from mnmt_jax.runtime.run_command import flush_output
 
@@ -102,13 +102,14 @@ def check_output_file(
         work_shard: shard of this process.
 
     Raises:
-        UserError: if the input would be replaced, also through a link, if `output` is a folder, or
-            if its folder cannot be written.
+        UserError: if the input would be replaced, also through a link, if `output` is a folder
+            or a mounted file, or if its folder cannot be written.
     """
     if is_stream(output):
         return
     if os.path.isdir(output):
         raise UserError(f"--output={output}: is a folder; name a file in it")
+    refuse_mount_point(Path(output))
     folder = os.path.dirname(os.path.realpath(output))
     trouble = write_refusal(Path(folder), 0)
     if trouble:

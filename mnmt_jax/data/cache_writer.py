@@ -21,10 +21,9 @@ from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.errors import UserError, pluralize, warn
 from mnmt_jax.files.atomic_write import (
-    check_writable,
+    check_replaceable,
     is_occupied,
     new_folder,
-    refuse_current_folder,
 )
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.file_digest import FileDigest
@@ -363,13 +362,12 @@ def check_output_directory(
         flag: flag that selects another path.
 
     Raises:
-        UserError: if the directory cannot be written, is in a bucket or the current folder, has
-            other content, or exists and `overwrite` is not set.
+        UserError: if the directory cannot be written, is in a bucket, a mount point or the current
+            folder, has other content, or exists and `overwrite` is not set.
     """
     refuse_bucket(directory)
-    refuse_current_folder(directory, flag)
+    check_replaceable(directory, flag)
     if not is_occupied(directory):
-        check_writable(directory, flag)
         return
     if not (directory / mark).is_file():
         raise UserError(f"{directory}: already exists and is not {kind}; choose another {flag}")

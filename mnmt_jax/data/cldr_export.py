@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import locked, new_file
 from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.vocabulary.language_codes import is_code
 
 FORMATS: tuple[str, ...] = ("parallel", "tsv")
 """File formats: SPLIT.LANGUAGE, or SPLIT.tsv with a header of language codes."""
@@ -39,8 +40,8 @@ def export_cldr(
         Number of sentence lines by file name.
 
     Raises:
-        UserError: if the format is unknown, a size is negative, a file exists already, or the
-            directory is in a bucket.
+        UserError: if the format is unknown, a size is negative, a file exists already, one of a
+            language that is not written would stay, or the directory is in a bucket.
     """
     refuse_bucket(directory)
     if file_format not in FORMATS:
@@ -54,6 +55,8 @@ def export_cldr(
     }
     os.makedirs(directory, exist_ok=True)
     with locked(Path(directory)):  # a second process waits, then fails
+        if overwrite and file_format == "parallel":
+            _refuse_unwritten(directory, names)
         for name in (name for split_names in names.values() for name in split_names):
             path = os.path.join(directory, name)
             if os.path.exists(path) and not overwrite:
@@ -64,6 +67,21 @@ def export_cldr(
             paths = [os.path.join(directory, name) for name in split_names]
             _write_split(corpus, split, sizes[split], paths, is_table=file_format == "tsv")
     return {name: sizes[split] for split, split_names in names.items() for name in split_names}
+
+
+def _refuse_unwritten(directory: str, names: Mapping[str, Sequence[str]]) -> None:
+    """Check that no file of another language would stay beside new files of its split.
+
+    Raises:
+        UserError: if one would: its lines would not have the meanings of the others.
+    """
+    for path in sorted(Path(directory).iterdir()):
+        written = names.get(path.stem, ())
+        if written and path.name not in written and is_code(path.suffix[1:]):
+            raise UserError(
+                f"{path}: is not written now, and its lines would differ from those of "
+                f"{written[0]}; remove it, or name '{path.suffix[1:]}' in --languages"
+            )
 
 
 def _checked_size(split: str, size: int) -> int:

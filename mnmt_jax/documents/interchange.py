@@ -197,7 +197,8 @@ def _mark_translated(unit: Any, target: Any) -> None:
 def _new_variant(unit: Any, source: str, options: DocumentOptions, messages: MessageFilter) -> Any:
     """Return a new variant of a unit in the target language, or None if it has a translation."""
     originals = _variants(unit, source, is_same_in_any_region)
-    targets = _variants(unit, options.target, may_be_same_language)
+    similar = _variants(unit, options.target, may_be_same_language)
+    targets = [one for one in similar if one not in originals]  # of pt to pt_BR
     if not originals or child_named(originals[0], "seg") is None:
         return None
     if any(_has_content(child_named(one, "seg")) for one in targets) and not options.overwrite:

@@ -67,14 +67,13 @@ def check_output(directory: Path) -> None:
     """Check that a new folder can be written.
 
     Raises:
-        UserError: if a file or a non-empty folder has this name, it is the current folder or in a
-            bucket, or it cannot be written.
+        UserError: if a file or a non-empty folder has this name, it is the current folder, a mount
+            point or in a bucket, or it cannot be written.
     """
     refuse_bucket(directory)
-    refuse_current_folder(directory)
+    check_replaceable(directory)
     if is_occupied(directory):
         raise UserError(f"{directory}: already exists; choose another --output or remove it")
-    check_writable(directory)
 
 
 def is_occupied(path: Path) -> bool:
@@ -82,21 +81,42 @@ def is_occupied(path: Path) -> bool:
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
-def refuse_current_folder(directory: Path, flag: str = "--output") -> None:
-    """Check that a new folder would not replace the current one, which would be lost to the shell.
+def check_replaceable(directory: Path, flag: str = "--output") -> None:
+    """Check that a new folder can be written beside a folder and take its name.
 
     Args:
-        directory: the folder.
+        directory: the folder; it need not exist.
         flag: flag that selects another path.
 
     Raises:
-        UserError: if it would.
+        UserError: if it is the current folder, which would be lost to the shell, or a mount point,
+            or the folder that it is in cannot be written.
     """
     if directory.is_dir() and directory.samefile(os.curdir):
         raise UserError(
             f"{directory}: is the current folder, which is not replaced; choose another {flag}, "
             f"such as {flag}=new"
         )
+    refuse_mount_point(directory, flag)
+    check_writable(_without_link(directory).parent, flag)
+
+
+def refuse_mount_point(path: Path, flag: str = "--output") -> None:
+    """Check that a path is no mount point, which nothing can be renamed to.
+
+    Raises:
+        UserError: if it is one, such as a volume of a container.
+    """
+    if os.path.ismount(os.path.realpath(path)):
+        remedy = f"name a folder in it, such as {flag}={path / 'new'}"
+        if not path.is_dir():
+            remedy = "mount its folder instead"
+        raise UserError(f"{flag}={path}: is a mount point, which is not replaced; {remedy}")
+
+
+def _without_link(path: Path) -> Path:
+    """Return what a link points to; a path that is no link stays as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--output") -> None:
@@ -228,7 +248,8 @@ def new_folder(
     the process.
 
     Args:
-        directory: folder to create; must not exist or must be empty (`check_output`).
+        directory: folder to create; must not exist or must be empty (`check_output`). A link stays,
+            and the folder that it points to is created.
         overwrite: whether to replace an existing folder.
         flag: flag that selects another path; empty if there is none.
 
@@ -239,14 +260,15 @@ def new_folder(
         UserError: if the system refuses a write, another process writes this folder, or has
             finished it in the meantime.
     """
-    partial = partial_path(directory)
+    final = _without_link(directory)
+    partial = partial_path(final)
     lock_fd = -1
     try:
         with write_errors(directory, partial, flag=flag):
-            lock_fd = _make_locked(partial, directory, flag)
+            lock_fd = _make_locked(partial, final, flag)
             yield partial
-            with locked(directory.parent):
-                _move_into_place(partial, directory, overwrite=overwrite, flag=flag)
+            with locked(final.parent):
+                _move_into_place(partial, final, overwrite=overwrite, flag=flag)
     finally:
         if lock_fd >= 0:
             shutil.rmtree(partial, ignore_errors=True)

@@ -456,6 +456,14 @@ def test_the_split_of_earlier_probes_is_compared(tmp_path):
         check_same_analysis(tmp_path, {"analysis": "probe", "settings": {"probe_split": "dev"}})
 
 
+def test_dropped_lines_of_the_input_are_counted(runs, tmp_path, capfd):
+    (tmp_path / "lines").write_bytes(b"\xff\n\n")
+    flags = ["--input", tmp_path / "lines", "--source=en", "--target=de", "--on_bad_line=drop"]
+    with pytest.raises(UserError, match="lines: all sentences are blank$"):
+        command("analyse", "attention", "--run", runs / "plain", "--output", tmp_path / "x", *flags)
+    assert "1 line not UTF-8, treated as blank" in capfd.readouterr().err
+
+
 def test_input_of_blank_lines_only_is_refused(runs, tmp_path):
     (tmp_path / "lines").write_text("\n \n", encoding="utf-8")
     flags = ["--input", tmp_path / "lines", "--source=en", "--target=de"]

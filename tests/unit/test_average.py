@@ -49,10 +49,14 @@ def test_steps_are_separated_by_commas_or_spaces(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "mnmt_jax.runs.average.average_checkpoints", lambda _, steps: averaged.append(steps)
     )
-    for steps in (["--steps=200,1000"], ["--steps", "200", "1000"]):
+    for steps in (
+        ["--steps=200,1000"],
+        ["--steps", "200", "1000"],
+        ["--steps=200", "--steps=1000"],
+    ):
         monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path}", *steps])
         average.main()
-    assert averaged == [[200, 1000]] * 2
+    assert averaged == [[200, 1000]] * 3
     for steps in ("200,best", ","):
         with pytest.raises(UserError, match=f"--steps: '{steps}' must be steps, e.g. 100,200"):
             average.make_parser().parse_args(["--run=run", f"--steps={steps}"])

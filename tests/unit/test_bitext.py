@@ -447,6 +447,8 @@ def test_bitext_files_are_evaluated(tmp_path):
     actual, languages = corpus_flags.benchmark_corpus(flags)
     assert (actual.name, languages, actual.splits()) == ("mine", ("en", "de", "fr"), ("test",))
     assert actual.size("test", ("fr", "en")) == 1
+    repeated = parser.parse_args(["--run=x", "--task=mine", "--output=y", *["--bitext", path] * 2])
+    assert repeated.bitext == [path, path]
 
 
 @pytest.mark.parametrize(

@@ -358,6 +358,8 @@ def tmx(*variants: str) -> str:
         ("en A|fr-CA B|fr-CH C", {"overwrite": True, "target": "fr"}, "en A|fr-CA A!|fr-CH C"),
         ("en-US A|en-GB B", {"source": "en_GB"}, "en-US A|en-GB B|pt-BR B!"),
         ("en-AU A", {"source": "en_GB"}, "en-AU A|pt-BR A!"),
+        ("pt A|de B", {"source": "pt_PT"}, "pt A|pt-BR A!|de B"),
+        ("en A", {"target": "en_GB", "overwrite": True}, "en A|en-GB A!"),
     ],
 )
 def test_variants_of_other_regions_are_kept(before, options, after):

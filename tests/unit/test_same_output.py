@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.text_files import check_output_file
+from mnmt_jax.data.cache_writer import check_output_directory
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.cldr_export import export_cldr
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import locked, new_file, new_folder
+from mnmt_jax.files.atomic_write import check_output, locked, new_file, new_folder
 from mnmt_jax.interop.adapters import save_adapter
 from mnmt_jax.runs.parameters import load_params
 from tests.made_foreign import fairseq_checkpoint
@@ -86,6 +88,55 @@ def test_the_current_folder_is_refused_before_any_work(outputs, tmp_path, monkey
         with pytest.raises(UserError, match=f"^{output}: is the current folder, .* --output=new"):
             command(*flags, "--output", output)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"average"}))
+def test_a_mount_point_is_refused_before_any_work(outputs, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("os.path.ismount", lambda path: path == str(tmp_path / "volume"))
+    monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", None)
+    flags = [flag.format(run=outputs / "run", folder=outputs) for flag in COMMANDS[name]]
+    output, link = tmp_path / "volume", tmp_path / "link"
+    output.mkdir()
+    link.symlink_to(output)
+    for path in (output, link):
+        message = f"^--output={path}: is a mount point, .* such as --output={path}/new$"
+        with pytest.raises(UserError, match=message):
+            command(*flags, "--output", path)
+    assert not os.listdir(output)
+
+
+def test_a_mounted_file_is_refused_as_output(tmp_path, monkeypatch):
+    path = tmp_path / "text"
+    path.touch()
+    monkeypatch.setattr("os.path.ismount", lambda checked: checked == str(path))
+    with pytest.raises(UserError, match="is a mount point, .* mount its folder instead"):
+        check_output_file(str(path), None)
+
+
+def test_a_folder_in_one_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    """The new folder is made beside it, and takes its name when it is complete."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(
+        "mnmt_jax.files.atomic_write.write_refusal",
+        lambda folder, size: "Permission denied" if folder == tmp_path else "",
+    )
+    with pytest.raises(UserError, match=f"^{tmp_path}: cannot be written .Permission denied"):
+        check_output(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_to_a_folder_stays(tmp_path, overwrite):
+    output, link = tmp_path / "disk" / "output", tmp_path / "link"
+    output.mkdir(parents=True)
+    if overwrite:
+        (output / "file").write_text("first")
+    link.symlink_to(output)
+    check_output_directory(link, True, mark="file", kind="a file")
+    with new_folder(link, overwrite=overwrite) as partial:
+        (partial / "file").write_text("second")
+    assert link.is_symlink() and (output / "file").read_text() == "second"
+    assert sorted(os.listdir(tmp_path)) == ["disk", "link"]
+    assert os.listdir(tmp_path / "disk") == ["output"]
 
 
 def test_an_output_created_meanwhile_is_kept(tmp_path):
@@ -238,3 +289,17 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path):
     with new_file(path) as file:
         file.write("new")
     assert path.read_text() == "new" and path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_corpus_file_of_another_language_does_not_stay_beside_new_files(tmp_path):
+    def export(*codes, seed=0):
+        corpus = CldrCorpus(codes, seed=seed)
+        sizes = {"train": 3}
+        export_cldr(corpus, str(tmp_path), file_format="parallel", sizes=sizes, overwrite=True)
+
+    export("en", "de", "fr")
+    (tmp_path / "train.notes").touch()
+    with pytest.raises(UserError, match=r"train\.fr: is not written now, .* name 'fr' in --lang"):
+        export("en", "de", seed=7)
+    (tmp_path / "train.fr").unlink()
+    export("en", "de", seed=7)
