@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
+import jax
+import numpy as np
 import pytest
+from flax import linen as nn
 
 from mnmt_jax.config.loading import load_config
+from mnmt_jax.cost.describe import describe
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.method import Method
+from mnmt_jax.design.objective import Intermediate, States
+from mnmt_jax.design.plan import Kind, Sublayer
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.forward_passes import ForwardPasses
+from mnmt_jax.model.intermediates import record
+from mnmt_jax.model.network import build_model
+from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
 
 
 @pytest.fixture
@@ -50,3 +62,104 @@ def test_fields_of_codes_are_matched_to_the_vocabulary(registered):
     config = load_config([], ["Train.methods=('bridged',)", "Bridged.bridge=('EN',)"])
     (method,) = config.bind_languages(("de", "en"), lambda code, _: code.lower()).methods
     assert (method.languages, method.bridge) == (("de", "en"), ("en",))
+
+
+class Bias(nn.Module, Kind):
+    """A vector for each of two target languages; `fault` is the mistake."""
+
+    fault: str = ""
+    component = "bias"
+    has_dropout = True
+
+    @property
+    def languages(self):
+        return () if self.fault == "languages" else ("target_lang",)
+
+    @property
+    def axes(self):
+        axes = {"no axes": {}, "axis": {"vectors": ("languages", "embed")}}
+        return axes.get(self.fault, {"vectors": ("slot", "embed")[self.fault == "rank" :]})
+
+    @nn.compact
+    def change(self, states, info):
+        vectors = self.param("vectors", nn.initializers.ones, (2, states.shape[-1]))
+        bias = vectors[info.language("target_lang")]
+        record(self, info, "bias", bias)
+        if self.fault == "tag":
+            info.tag("target_lang")
+        if self.fault == "states_after":
+            info.states_after(1)
+        return bias
+
+
+class Empty(nn.Module, Kind):
+    """A kind without members."""
+
+
+class WithoutComponent(nn.Module, Kind):
+    """A kind that is counted under no name."""
+
+    axes: ClassVar = {"vectors": ("channel",) * 3}
+
+    @nn.compact
+    def change(self, states, info):
+        return states * self.param("vectors", nn.initializers.ones, (1, 1, states.shape[-1]))
+
+
+BARE = {"change": Empty(), "component": WithoutComponent()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Biased(Method):
+    """A bias before the first layer; not registered."""
+
+    name: ClassVar[str] = "biased"
+    fault: str = ""
+
+    def edit(self, plan, config):
+        kind = BARE.get(self.fault) or Bias(self.fault)
+        bias = Sublayer("bias", kind, roles=("source",))
+        return plan.with_layers(lambda number, layer: (bias, *layer) if number == 1 else layer)
+
+
+AXES = "length, embed, channel, mlp, heads, kv, rank, vocab, slot"
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("no axes", f"parameter 'layer_0/bias/vectors' has unknown axes.* one of {AXES}$"),
+        ("axis", f"parameter 'layer_0/bias/vectors': .* the axis 'languages'; there are {AXES}$"),
+        ("rank", "parameter 'layer_0/bias/vectors' has shape .2, 16., but 1 axes"),
+        ("languages", "a layer asks for 'target_lang': name it in `languages` of its Kind"),
+        ("tag", "a layer asks for the tag of 'target_lang': .* set `tags` to the number"),
+        ("component", "WithoutComponent has no `component`; name what it counts as"),
+        ("change", "Empty has no method `change.states, info.`; define it"),
+        ("states_after", "a layer asks for the states after layer 1: only .*`StagePlan.before`"),
+    ],
+)
+def test_describe_refuses_mistakes_of_a_kind(fault, message):
+    config = small_config("encoder_decoder", methods=(Biased(fault),))
+    with pytest.raises(UserError, match=message):
+        describe(config, VOCAB, source_length=4, target_length=4, beam=1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "read", "message"),
+    [
+        (Intermediate("layer_0/bias/bais"), None, "did you mean 'layer_0/bias/bias'.*there are la"),
+        (Intermediate("layer_0/bias/bias", "target"), None, "'target'.: no sublayer .*'target' th"),
+        (Intermediate("layer_0/bias/bias"), States(1), "reads States.*`Objective.inputs` too"),
+    ],
+)
+def test_requests_that_nothing_answers_name_what_there_is(request_, read, message):
+    model = build_model(small_config("encoder_decoder", methods=(Biased(),)), VOCAB)
+    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(2))
+    batch |= {"target_lang": np.ones((2, 1), np.int32)}
+
+    def run(batch):
+        params = model.init(jax.random.key(0), batch)["params"]
+        return ForwardPasses(model, params, batch, requests=[request_]).read(read or request_)
+
+    with pytest.raises(UserError, match=message):
+        jax.eval_shape(run, batch)
