@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
-from mnmt_jax.commands.common_flags import CommandParser, add_step
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    add_method_import,
+    add_step,
+    import_modules,
+)
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import (
     TRAINING_FLAGS,
@@ -41,6 +46,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--run", required=True, metavar="RUN", help="trained or imported run")
     add_step(parser)
+    add_method_import(parser)
     parser.add_argument(
         "--language", required=True, metavar="CODE", help="code of the new language"
     )
@@ -82,6 +88,7 @@ def main() -> None:
         "seed": arguments.seed,
     }
     rows = NewRows(**{name: value for name, value in settings.items() if value is not None})
+    import_modules(arguments.module_import)
     run = RunDirectory.open(arguments.run)
     run.config()  # raises an error if it is not a run
     old_vocabulary = run.load_vocabulary()

@@ -1,6 +1,12 @@
 """Export a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq, t5x or CTranslate2."""
 
-from mnmt_jax.commands.common_flags import CommandParser, DefaultsHelpFormatter, add_step
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    DefaultsHelpFormatter,
+    add_method_import,
+    add_step,
+    import_modules,
+)
 from mnmt_jax.errors import docs_page, warn
 
 
@@ -19,6 +25,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     add_step(parser)
+    add_method_import(parser)
     return parser
 
 
@@ -26,6 +33,7 @@ def main() -> None:
     """Export, print the files written, and warn of vocabularies that `transformers` lacks."""
     flags = make_parser().parse_args()
 
+    import_modules(flags.module_import)
     from mnmt_jax.interop.exporting import export_checkpoint
 
     files = export_checkpoint(flags.format, flags.run, flags.output, step=flags.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import ClassVar
 
 import jax
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from mnmt_jax.commands import adapters, add_language, export_checkpoint
+from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
 from mnmt_jax.design.layouts import LAYOUTS
@@ -17,10 +20,14 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Intermediate, States
 from mnmt_jax.design.plan import Kind, Sublayer
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.intermediates import record
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.runs.new_run import write_run
 from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
+from tests.unit.made_text import vocabulary as made_vocabulary
 
 
 @pytest.fixture
@@ -163,3 +170,46 @@ def test_requests_that_nothing_answers_name_what_there_is(request_, read, messag
 
     with pytest.raises(UserError, match=message):
         jax.eval_shape(run, batch)
+
+
+MODULE = """
+import dataclasses
+from mnmt_jax.design.method import Method
+
+@dataclasses.dataclass(frozen=True)
+class Told(Method, name="told"):
+    weight: float = 0.5
+"""
+
+
+def test_commands_without_gin_flags_read_runs_with_own_methods(tmp_path, monkeypatch, registered):
+    """`adapters`, `export` and `add-language` import the module, as training does."""
+    (tmp_path / "module_of_told.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    import_modules(["module_of_told"])
+    model = small_config("register", lora_rank=2)
+    config = load_config([], ["Train.methods=('told',)", "Data.instruction='register'"])
+    vocabulary = made_vocabulary()
+    params = jax.tree.map(
+        lambda leaf: LazyArray.of(np.ones(leaf.shape, np.float32)),
+        parameter_shapes(model, vocabulary.size),
+    )
+    config = dataclasses.replace(config, model=model)
+    write_run(tmp_path / "run", config, vocabulary, params, origin=("here", "made"))
+
+    def run(command, *flags):
+        monkeypatch.setattr(Method, "registered", {})
+        sys.modules.pop("module_of_told", None)
+        monkeypatch.setattr(sys, "argv", ["mnmt", *flags])
+        command.main()
+
+    with pytest.raises(UserError, match="Told: no such name; .*needs --module_import"):
+        run(adapters, "merge", "--run=run", "--output=merged")
+    imported = "--module_import=module_of_told"
+    run(adapters, "save", "--run=run", "--output=adapter", imported)
+    run(adapters, "merge", "--run=run", "--output=merged", imported)
+    run(adapters, "load", "--run=merged", "--adapter=adapter", "--output=loaded", imported)
+    run(export_checkpoint, "--run=merged", "--output=exported", imported)
+    new = ("--language=nl", "--keep_pieces", "--output=new")
+    run(add_language, "--run=merged", *new, imported)
+    assert "Told.weight" in (tmp_path / "new" / "config.gin").read_text(encoding="utf-8")
