@@ -26,7 +26,8 @@ from mnmt_jax.model.intermediates import record
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.new_run import write_run
-from tests.sample_batches import VOCAB, random_pairs, small_config, unpacked
+from tests.applied import apply
+from tests.sample_batches import VOCAB, make, random_pairs, small_config, unpacked
 from tests.unit.made_text import vocabulary as made_vocabulary
 
 
@@ -161,8 +162,7 @@ def test_describe_refuses_mistakes_of_a_kind(fault, message):
 )
 def test_requests_that_nothing_answers_name_what_there_is(request_, read, message):
     model = build_model(small_config("encoder_decoder", methods=(Biased(),)), VOCAB)
-    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(2))
-    batch |= {"target_lang": np.ones((2, 1), np.int32)}
+    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(2), languages=True)
 
     def run(batch):
         params = model.init(jax.random.key(0), batch)["params"]
@@ -170,6 +170,19 @@ def test_requests_that_nothing_answers_name_what_there_is(request_, read, messag
 
     with pytest.raises(UserError, match=message):
         jax.eval_shape(run, batch)
+
+
+def test_the_helpers_of_docs_methods_are_enough_for_a_kind_with_languages():
+    model, params = make(small_config("encoder_decoder", methods=(Biased(),)))
+    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(8), languages=True)
+    assert (batch["source_lang"] + batch["target_lang"] == 1).all()
+    assert {*batch["target_lang"][:, 0]} == {0, 1}
+    vectors = np.asarray(params["layer_0"]["bias"]["vectors"])
+    logits = apply(model, params, batch)
+    params["layer_0"]["bias"]["vectors"] = vectors[::-1]
+    other = batch | {"target_lang": batch["source_lang"]}
+    np.testing.assert_allclose(apply(model, params, other), logits, atol=1e-6)
+    assert np.abs(apply(model, params, batch) - logits).max() > 1e-3
 
 
 MODULE = """
