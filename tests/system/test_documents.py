@@ -20,6 +20,7 @@ from lxml import etree
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.configurations import parameter_counts
 from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.design import layouts
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import Method
 from mnmt_jax.evaluation.result import read_result
@@ -290,9 +291,9 @@ def assert_smooths_others(method):
     np.testing.assert_allclose(objective.value(forward), expected, rtol=1e-5)
 
 
-def test_methods(root, request):
+def test_methods(root, request, monkeypatch):
     """The page's methods are the files that its commands import, and its test passes."""
-    *_, own, described, loss, _, smoothing, kind, test = (
+    *_, own, described, loss, _, smoothing, kind, layout, test = (
         one for one in commands("docs/methods.md") if not one.listed
     )
     made_pages.cache(root, "runs/quickstart/cache")
@@ -311,6 +312,9 @@ def test_methods(root, request):
     params = scale.init(jax.random.key(0), states, None, method="change")
     doubled = jax.tree.map(lambda weight: 2 * weight, params)
     np.testing.assert_array_equal(scale.apply(doubled, states, None, method="change"), 2 * states)
+    monkeypatch.setattr(layouts, "LAYOUTS", dict(layouts.LAYOUTS))
+    exec(layout.text, {})
+    assert layouts.get_layout("encoder_causal_decoder", (1, 2)).layers == 3
     code = compile(smoothing.text, "own_smoothing.py", "exec", dont_inherit=True)
     exec(code, namespace := {"__name__": "own_smoothing"})
     assert_smooths_others(namespace["SmoothOthers"](languages=("de", "en"), weight=0.5))

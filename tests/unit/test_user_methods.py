@@ -15,6 +15,7 @@ from mnmt_jax.commands import adapters, add_language, export_checkpoint
 from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
+from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Intermediate, States
@@ -25,6 +26,7 @@ from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.intermediates import record
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.sublayers import SelfAttention
 from mnmt_jax.runs.new_run import write_run
 from tests.applied import apply
 from tests.sample_batches import VOCAB, make, random_pairs, small_config, unpacked
@@ -183,6 +185,54 @@ def test_the_helpers_of_docs_methods_are_enough_for_a_kind_with_languages():
     other = batch | {"target_lang": batch["source_lang"]}
     np.testing.assert_allclose(apply(model, params, other), logits, atol=1e-6)
     assert np.abs(apply(model, params, batch) - logits).max() > 1e-3
+
+
+class Sharper(SelfAttention):
+    """Self-attention with larger scores."""
+
+    factor: float = 2.0
+
+    def project_queries(self, states):
+        return self.factor * super().project_queries(states)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharpened(Method):
+    """Sharper attention in the first layer; not registered."""
+
+    name: ClassVar[str] = "sharpened"
+
+    def edit(self, plan, config):
+        def edited(number, layer):
+            (attention, *rest) = layer
+            sharper = dataclasses.replace(attention, kind=Sharper(attention.kind.config))
+            return (sharper, *rest) if number == 1 else layer
+
+        return plan.with_layers(edited)
+
+
+def test_an_own_attention_in_an_own_layout(monkeypatch):
+    """The first position of a causal encoder reads itself only, and so is not changed by it."""
+    encoder, decoder = LAYOUTS["encoder_decoder"].stages
+    causal = dataclasses.replace(encoder, sees=("c",))
+    monkeypatch.setitem(LAYOUTS, "own", Layout("own", (causal, decoder)))
+    plain, params = make(small_config("own"))
+    sharper, _ = make(small_config("own", methods=(Sharpened(),)))
+    batch = unpacked(LAYOUTS["own"], random_pairs(3))
+    doubled = jax.tree.map(np.asarray, params)
+    query = doubled["layer_0"]["attention"]["query"]
+    query |= {name: 2 * array for name, array in query.items()}
+    np.testing.assert_allclose(
+        apply(sharper, params, batch), apply(plain, doubled, batch), atol=1e-5
+    )
+
+    def states(model):
+        passes = ForwardPasses(model, params, batch, requests=[States(2)])
+        return np.asarray(passes.read(States(2)))
+
+    before, after = states(plain), states(sharper)
+    np.testing.assert_allclose(after[:, 0], before[:, 0], atol=1e-6)
+    assert np.abs(after[:, 1] - before[:, 1]).max() > 1e-4
 
 
 MODULE = """
