@@ -76,7 +76,7 @@ def main() -> None:
     """Make the run and print a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
     from mnmt_jax.files.atomic_write import check_output
-    from mnmt_jax.runs.new_language import NewRows, add_language
+    from mnmt_jax.runs.new_language import NewRows, add_language, check_language_trains
     from mnmt_jax.runs.run_directory import RunDirectory
 
     if arguments.noise is not None and not 0 <= arguments.noise <= 100:
@@ -94,6 +94,7 @@ def main() -> None:
     old_vocabulary = run.load_vocabulary()
     language = check_new_code(arguments.language, old_vocabulary.languages, "--language")
     arguments.language = language
+    check_language_trains(run, language, step=arguments.step)  # training pieces takes minutes
     vocabulary = old_vocabulary.with_language(language, _model(arguments, old_vocabulary))
     add_language(run, arguments.output, vocabulary, rows=rows, step=arguments.step)
     summary: dict[str, Any] = {
