@@ -34,14 +34,14 @@ _SHAPES: dict[Network, Any] = {}  # of a model's parameters
 
 
 def random_params(model: Network, seed: int = 0, moments: Moments = STRONG) -> Any:
-    """Draw every parameter."""
+    """Draw every parameter; one whose name is not in `moments` as `kernel`."""
     rng = np.random.default_rng(seed)
     if model not in _SHAPES:
         _SHAPES[model] = shapes_of_model(model)
 
     def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         kind = "embedding" if "embedding" in path[-1].key else path[-1].key
-        mean, std = (_LORA | moments)[kind]
+        mean, std = (_LORA | moments).get(kind, moments["kernel"])
         return jax.numpy.asarray(rng.normal(mean, std, leaf.shape).astype(np.float32))
 
     return jax.tree_util.tree_map_with_path(draw, _SHAPES[model])

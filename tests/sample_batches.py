@@ -67,10 +67,20 @@ def random_pairs(count: int, seed: int = 0) -> list[tuple[list[int], list[int], 
     ]
 
 
-def unpacked(layout: Layout, pairs, factor: float = 1.0, pad: int = 0) -> dict[str, np.ndarray]:
+def unpacked(
+    layout: Layout, pairs, factor: float = 1.0, pad: int = 0, languages: bool = False
+) -> dict[str, np.ndarray]:
+    """Lay one pair in each row; `languages` adds those of a vocabulary of two.
+
+    The target's language is that of the pair's tag, and the source's is the other one.
+    """
     rows = [[spans_of(layout, *pair, factor)] for pair in pairs]
     lengths = {r: max(len(row[0][r]) for row in rows) + pad for r in layout.embedded_roles()}
-    return pack(rows, lengths)
+    batch = pack(rows, lengths)
+    if languages:
+        target = np.array([[tag - FIRST_TAG] for _, _, tag in pairs], np.int32)
+        batch |= {"source_lang": 1 - target, "target_lang": target}
+    return batch
 
 
 def make(config: Model, seed: int = 0):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from mnmt_jax.commands.common_flags import CommandParser, add_step
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    add_method_import,
+    add_step,
+    import_modules,
+)
 
 
 def main() -> None:
     """Parse the command line, run the sub-command, and print the folder written."""
     flags = make_parser().parse_args()
 
+    import_modules(flags.module_import)
     from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
 
     if flags.command == "save":
@@ -51,4 +57,5 @@ def make_parser() -> CommandParser:
     merge.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
     for command in (save, load, merge):
         add_step(command)
+        add_method_import(command)
     return parser

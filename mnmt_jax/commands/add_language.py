@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
-from mnmt_jax.commands.common_flags import CommandParser, add_step
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    add_method_import,
+    add_step,
+    import_modules,
+)
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import (
     TRAINING_FLAGS,
@@ -41,6 +46,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--run", required=True, metavar="RUN", help="trained or imported run")
     add_step(parser)
+    add_method_import(parser)
     parser.add_argument(
         "--language", required=True, metavar="CODE", help="code of the new language"
     )
@@ -70,7 +76,7 @@ def main() -> None:
     """Make the run and print a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
     from mnmt_jax.files.atomic_write import check_output
-    from mnmt_jax.runs.new_language import NewRows, add_language
+    from mnmt_jax.runs.new_language import NewRows, add_language, check_language_trains
     from mnmt_jax.runs.run_directory import RunDirectory
 
     if arguments.noise is not None and not 0 <= arguments.noise <= 100:
@@ -82,11 +88,13 @@ def main() -> None:
         "seed": arguments.seed,
     }
     rows = NewRows(**{name: value for name, value in settings.items() if value is not None})
+    import_modules(arguments.module_import)
     run = RunDirectory.open(arguments.run)
     run.config()  # raises an error if it is not a run
     old_vocabulary = run.load_vocabulary()
     language = check_new_code(arguments.language, old_vocabulary.languages, "--language")
     arguments.language = language
+    check_language_trains(run, language, step=arguments.step)  # training pieces takes minutes
     vocabulary = old_vocabulary.with_language(language, _model(arguments, old_vocabulary))
     add_language(run, arguments.output, vocabulary, rows=rows, step=arguments.step)
     summary: dict[str, Any] = {

@@ -159,6 +159,11 @@ def add_module_import(parser: argparse._ActionsContainer, help: str) -> None:
     )
 
 
+def add_method_import(parser: argparse.ArgumentParser) -> None:
+    """Add `--module_import` to a command that reads a run but no gin files."""
+    add_module_import(parser, "Python module with your own method of the run")
+
+
 def positive_int(text: str) -> int:
     """Parse the value of a flag as a positive integer.
 

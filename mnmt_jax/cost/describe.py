@@ -11,6 +11,7 @@ import numpy as np
 from mnmt_jax.config.sections import Model, Optimizer
 from mnmt_jax.design.layouts import translates
 from mnmt_jax.design.plan import Plan
+from mnmt_jax.distributed.sharding import check_param_axes
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.modules import FIRST_ROW
@@ -84,6 +85,9 @@ def describe(
         JSON-serialisable figures; FLOPs count a multiply-add as two. Parameters of auxiliary
         sublayers, such as a critic, are only counted in `parameters_beside`. Only translation
         models have beams; masked language models have no key-value cache.
+
+    Raises:
+        UserError: if the kind of a sublayer does not name the axes of its parameters.
     """
     plan = build_model(config, vocab_size).plan
     layout = plan.layout
@@ -91,6 +95,7 @@ def describe(
     sizes = config, layout, vocab_size, sentence
     trainable = Trainable.from_config(config, optimizer)
     shapes = parameter_shapes(config, vocab_size)
+    check_param_axes(shapes, plan.param_axes())  # as training does
     counts = count_parameters(shapes, plan) | {"learnable": trainable.count(shapes)}
     if unused := _unused_elsewhere(config, plan):
         counts["unused_elsewhere"] = unused  # additional parameters in the authors' code

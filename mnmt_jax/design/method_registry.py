@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import typing
+from typing import Any
 
+from mnmt_jax.design.fields import field_types
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.method_files import PACKAGE, library_methods, title_in_file
 from mnmt_jax.errors import UserError, join_names, suggest
@@ -22,7 +25,8 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
         field: the field that names it, for error messages.
 
     Raises:
-        UserError: if there is no method of that name, or its class is not a frozen dataclass.
+        UserError: if there is no method of that name, or its class is not a frozen dataclass, or
+            a field that it names for language codes is not a tuple of strings.
     """
     if name in library_methods():
         importlib.import_module(f"{PACKAGE}.{name}")
@@ -36,6 +40,7 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
         raise UserError(
             f"{field}: '{name}' ({method.__module__}.{method.__name__}) must be a frozen dataclass"
         )
+    _check_code_fields(method)
     return method
 
 
@@ -56,6 +61,25 @@ def section_titles() -> list[str]:
 def all_methods() -> list[str]:
     """Return the names of all methods, imported or not, sorted."""
     return sorted({*library_methods(), *Method.registered})
+
+
+def _check_code_fields(method: type[Method]) -> None:
+    """Check that the fields in `languages_field` and `code_fields` are tuples of strings."""
+    section: Any = method  # mypy calls no class of dataclasses hashable
+    types = field_types(section)
+    named = {"languages_field": (method.languages_field,), "code_fields": method.code_fields}
+    if isinstance(method.code_fields, str):
+        raise UserError(
+            f"{method.__name__}.code_fields={method.code_fields!r} must be a tuple, such as "
+            f"({method.code_fields!r},)"
+        )
+    for attribute, fields in named.items():
+        for field in filter(None, fields):
+            if typing.get_origin(types.get(field)) is not tuple:
+                raise UserError(
+                    f"{method.__name__}.{attribute} names '{field}': declare it as a tuple of "
+                    f"codes, {field}: tuple[str, ...] = ()"
+                )
 
 
 def _remedy(name: str) -> str:

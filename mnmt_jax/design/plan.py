@@ -45,8 +45,12 @@ class Kind:
 
     @property
     def component(self) -> str:
-        """Component under which its parameters are counted."""
-        raise NotImplementedError
+        """Component under which its parameters are counted.
+
+        Raises:
+            UserError: if the class sets none.
+        """
+        raise UserError(f"{type(self).__name__} has no `component`; name what it counts as")
 
     @property
     def has_dropout(self) -> bool:
@@ -59,8 +63,11 @@ class Kind:
         Args:
             states: [batch, length, embed].
             info: the `mnmt_jax.model.context.PositionInfo` of the states.
+
+        Raises:
+            UserError: if the class does not define it.
         """
-        raise NotImplementedError
+        raise UserError(f"{type(self).__name__} has no method `change(states, info)`; define it")
 
     def unused_elsewhere(self) -> int:
         """Return the number of additional parameters in the authors' code that compute nothing."""
@@ -276,13 +283,13 @@ class Plan:
         """Return the logical axes that the kinds declare for their own parameters.
 
         Raises:
-            ValueError: if two kinds declare different axes for one name.
+            UserError: if two kinds declare different axes for one name.
         """
         declared: dict[str, tuple[str, ...]] = {}
         for kind in self._kinds():
             for name, axes in kind.axes.items():
                 if declared.setdefault(name, axes) != axes:
-                    raise ValueError(
+                    raise UserError(
                         f"{type(kind).__name__}.axes: '{name}' is {declared[name]} elsewhere; "
                         "rename it"
                     )

@@ -57,6 +57,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     # Of per-language parameters; `shard_map_slots` sends positions to their devices.
     "slot": ("fsdp",),
 }
+_OF_PARAMETERS = tuple(axis for axis in RULES if axis != "batch")
 
 
 def _projection_axes(
@@ -140,13 +141,45 @@ def param_axes_of(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...
         extra_axes: entries besides `PARAMETER_AXES` (`mnmt_jax.design.plan.Plan.param_axes`).
 
     Raises:
-        ValueError: if no entry matches the end of the path.
+        UserError: if no entry matches the end of the path, or its entry names an unknown axis.
     """
     for table in (PARAMETER_AXES, extra_axes):
         for suffix, axes in table.items():
             if path.endswith(suffix):
+                if unknown := [axis for axis in axes if axis not in _OF_PARAMETERS]:
+                    raise UserError(
+                        f"parameter '{path}': `axes` of its Kind names the axis '{unknown[0]}'; "
+                        f"there are {', '.join(_OF_PARAMETERS)}"
+                    )
                 return axes
-    raise ValueError(f"parameter '{path}' has unknown axes; give its Kind `axes` for it")
+    raise UserError(
+        f"parameter '{path}' has unknown axes; give its Kind `axes` for it, for each dimension one "
+        f"of {', '.join(_OF_PARAMETERS)}"
+    )
+
+
+def check_param_axes(params: Any, extra_axes: ParamAxes = _NO_AXES) -> None:
+    """Check that every parameter has logical axes, one for each dimension.
+
+    Args:
+        params: parameter tree of arrays or shapes.
+        extra_axes: as for `param_axes_of`.
+
+    Raises:
+        UserError: if one has not.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        _axes_of_leaf(jax.tree_util.keystr(path, simple=True, separator="/"), leaf, extra_axes)
+
+
+def _axes_of_leaf(name: str, leaf: Any, extra_axes: ParamAxes) -> tuple[str, ...]:
+    axes = param_axes_of(name, extra_axes)
+    if len(axes) != len(leaf.shape):
+        raise UserError(
+            f"parameter '{name}' has shape {leaf.shape}, but {len(axes)} axes {axes}; name one for "
+            "each dimension in `axes` of its Kind"
+        )
+    return axes
 
 
 def has_library_name(path: str) -> bool:
@@ -164,17 +197,14 @@ def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) ->
         extra_axes: as for `param_axes_of`.
 
     Raises:
-        ValueError: for an unknown parameter.
-        UserError: for a parameter axis that its mesh axis does not divide.
+        UserError: for an unknown parameter or axis, or one that its mesh axis does not divide.
     """
 
     def sharding_of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not leaf.shape:
             return NamedSharding(mesh, PartitionSpec())
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        axes = param_axes_of(name, extra_axes)
-        if len(axes) != len(leaf.shape):
-            raise ValueError(f"parameter '{name}' has shape {leaf.shape}, its row has axes {axes}")
+        axes = _axes_of_leaf(name, leaf, extra_axes)
         return NamedSharding(mesh, _fitting_spec(mesh, name, axes, leaf.shape))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree)

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.design.layout import Stage
+from mnmt_jax.errors import UserError
 from mnmt_jax.model.attention import IMPLEMENTATIONS
 from mnmt_jax.model.attention.core import Dropout, StepKeyValues, attend, attend_beams
 from mnmt_jax.model.key_values import KeyValue, LayerCache, write
@@ -189,11 +190,12 @@ class PositionInfo:
             Indices into the vocabulary's languages; arbitrary at padding.
 
         Raises:
-            ValueError: if the batch does not have it, or the kind does not name it.
+            UserError: if the batch does not have it, or the kind does not name it.
         """
         if name not in self.context.languages:
-            raise ValueError(
-                f"a layer asks for '{name}': name it in the kind's `languages` and in the batch"
+            raise UserError(
+                f"a layer asks for '{name}': name it in `languages` of its Kind, and in a test "
+                "also in the batch"
             )
         return self._of_pairs(self.context.languages[name][..., None])[..., 0]
 
@@ -202,7 +204,15 @@ class PositionInfo:
 
         Args:
             name: as in `language`; the kind names it in `languages` and has `tags`.
+
+        Raises:
+            UserError: if it does not.
         """
+        if name not in self.context.tags:
+            raise UserError(
+                f"a layer asks for the tag of '{name}': name it in `languages` of its Kind, and "
+                "set `tags` to the number of the vocabulary's languages"
+            )
         return self._of_pairs(self.context.tags[name])
 
     def states_after(self, layer: int) -> Float[Array, "batch length embed"]:
@@ -210,7 +220,15 @@ class PositionInfo:
 
         Args:
             layer: number of the layer, counted from 1 across stages; see `Context.layers`.
+
+        Raises:
+            UserError: if the layer is not an earlier one, or the sublayer not before a stage.
         """
+        if not self.context.layers or layer > len(self.context.layers):
+            raise UserError(
+                f"a layer asks for the states after layer {layer}: only sublayers in "
+                "`StagePlan.before` can have them, and of earlier layers"
+            )
         spans = self.context.layers[layer - 1]
         return jnp.concatenate([spans[role] for role in self.roles], axis=1)
 

@@ -12,6 +12,7 @@ from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layouts import LANGUAGES, SOURCE
 from mnmt_jax.design.objective import Intermediate, LogProbs, Request, States
 from mnmt_jax.design.views import View
+from mnmt_jax.errors import UserError
 from mnmt_jax.model.intermediates import INTERMEDIATES, recorded
 from mnmt_jax.model.label_log_probs import label_log_probs, map_logits
 from mnmt_jax.model.network import Network
@@ -57,7 +58,7 @@ class ForwardPasses:
             changed: the arrays that each `LogProbs.change` returned.
             chunk: tokens whose logits are in memory at a time, for log-probabilities.
         """
-        self.batch, self._chunk = batch, chunk
+        self.batch, self._chunk, self._requests = batch, chunk, frozenset(requests)
         self._model, self._params, self._rng = model, params, rng
         self._states: dict[States, Array] = {}
         self._intermediates: Any = {}
@@ -100,8 +101,10 @@ class ForwardPasses:
             requested: an item of `requests`.
 
         Raises:
-            KeyError: if it is not in `requests`, or no sublayer recorded it.
+            UserError: if it is not in `requests`, or no sublayer recorded it.
         """
+        if requested not in self._requests:
+            raise UserError(f"an objective reads {requested}: name it in `Objective.inputs` too")
         if isinstance(requested, States):
             return self._states[requested]
         if isinstance(requested, LogProbs):

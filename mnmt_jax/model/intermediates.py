@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 from jax import Array
 
 from mnmt_jax.design.objective import Intermediate
+from mnmt_jax.errors import UserError, join_names, suggest
 from mnmt_jax.model.context import PositionInfo
 
 INTERMEDIATES = "intermediates"  # name of the Flax collection
@@ -43,12 +45,20 @@ def recorded(collection: Any, intermediate: Intermediate) -> Array:
         intermediate: which value.
 
     Raises:
-        KeyError: if no sublayer recorded it.
+        UserError: if no sublayer recorded it.
     """
-    *modules, name = intermediate.path.split("/")
-    for module in modules:
-        collection = collection[module]
-    return collection[_name(name, intermediate.role)]
+    leaves = jax.tree_util.tree_leaves_with_path(collection)
+    by_path = {jax.tree_util.keystr(p, simple=True, separator="/"): leaf for p, leaf in leaves}
+    full_path = _name(intermediate.path, intermediate.role)
+    if full_path not in by_path:
+        suffix = _name("", intermediate.role)
+        paths = [path.removesuffix(suffix) for path in by_path if path.endswith(suffix)]
+        raise UserError(
+            f"Intermediate('{intermediate.path}', '{intermediate.role}'): no sublayer records it; "
+            f"{suggest(intermediate.path, paths)}of role '{intermediate.role}' there are "
+            f"{join_names(paths) or 'none'}"
+        )
+    return by_path[full_path]
 
 
 def _name(name: str, role: str) -> str:

@@ -88,20 +88,18 @@ def add_language(
     output = Path(output)
     check_output(output)
     run = RunDirectory.open(run_dir)
+    language = vocabulary.languages[-1]
+    check_language_trains(run, language, step=step)
     before = run.load_vocabulary()
     config = run.config().bind_languages(before.languages, find_code)
     params, loaded_step = load_params(run, step)
     check_parameters(run, config.model, before.size, params)
-    language = vocabulary.languages[-1]
     new_config = _grown_config(config, vocabulary)
-    tables = build_model(config.model, before.size).plan.tables
-    for table in tables:
-        _check_trains(table.name, run, new_config, language, step)
     flat = {
         name: _grown_array(config, name, array)
         for name, array in traverse_util.flatten_dict(params, sep="/").items()
     }
-    for table in tables:
+    for table in build_model(config.model, before.size).plan.tables:
         flat[table.name] = grown_table(table.name, flat[table.name], before, vocabulary, rows)
     _check_shapes(new_config, vocabulary, flat)
     lazy = {name: LazyArray.of(array) for name, array in flat.items()}
@@ -114,6 +112,27 @@ def add_language(
         tasks=run.trained_tasks(),
         contexts=run.trained_contexts(),
     )
+
+
+def check_language_trains(
+    run_dir: str | Path | RunDirectory, language: str, *, step: int | str | None = None
+) -> None:
+    """Check that training can change the rows of a new language, before anything is made for it.
+
+    Args:
+        run_dir: the trained run.
+        language: code of the new language.
+        step: checkpoint to extend, as in `load_params`.
+
+    Raises:
+        UserError: if the settings of the run freeze an embedding table.
+    """
+    run = RunDirectory.open(run_dir)
+    before = run.load_vocabulary()
+    config = run.config().bind_languages(before.languages, find_code)
+    new_config = _grown_config(config, before.with_language(language))
+    for table in build_model(config.model, before.size).plan.tables:
+        _check_trains(table.name, run, new_config, language, step)
 
 
 def grown_table(

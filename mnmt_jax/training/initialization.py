@@ -223,7 +223,7 @@ def _report(
 ) -> tuple[str, ...]:
     """Return lines about what is copied from each source run, what is unused, and what is new."""
     new = [name for name in names if name not in sources]
-    drawn_parts = [f"initialized at random {_summary(new)}"] if new else []
+    drawn_parts = [f"new: {_summary(new)}"] if new else []
     lines = []
     for run in runs:
         used = {source.name for source in sources.values() if source.source_run is run}

@@ -12,6 +12,7 @@ import pytest
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import Intermediate, States
 from mnmt_jax.design.plan import Layer
+from mnmt_jax.errors import UserError
 from mnmt_jax.methods import language_layers
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model import layer_stack as model_module
@@ -118,5 +119,5 @@ def test_a_loop_is_none_where_something_is_read(case, monkeypatch):
 
 def test_what_nobody_hands_out_cannot_be_read(case):
     plain, _, params, batch = case
-    with pytest.raises(KeyError):
+    with pytest.raises(UserError, match="^Intermediate.'layer_1/mlp/likeness', 'source'.: no subl"):
         compiled(plain, params, batch, TAPS)

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import sys
+import types
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from lxml import etree
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.configurations import parameter_counts
 from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.design import layouts
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import Method
 from mnmt_jax.evaluation.result import read_result
@@ -275,9 +277,23 @@ def test_guide(root):
     assert "Optimizer.label_smoothing = 0.0  (default: 0.1)\n" in smoothing
 
 
-def test_methods(root, request):
+def assert_smooths_others(method):
+    """Compare the objective of a packed row with a loop: German, English, padding."""
+    logits = np.random.default_rng(0).normal(size=(1, 5, 7)).astype(np.float32)
+    batch = {
+        "target_segment_ids": np.array([[1, 1, 2, 2, 0]], np.int32),
+        "target_lang": np.array([[0, 1, -1]], np.int32),
+    }
+    forward = types.SimpleNamespace(batch=batch, map_logits=lambda function: function(logits))
+    (objective,) = method.objectives()
+    log_probs = logits[0] - np.log(np.exp(logits[0]).sum(axis=-1, keepdims=True))
+    expected = 0.5 * sum(-log_probs[position].mean() for position in (0, 1))
+    np.testing.assert_allclose(objective.value(forward), expected, rtol=1e-5)
+
+
+def test_methods(root, request, monkeypatch):
     """The page's methods are the files that its commands import, and its test passes."""
-    *_, own, described, loss, _, kind, test = (
+    *_, own, described, loss, _, smoothing, kind, layout, test = (
         one for one in commands("docs/methods.md") if not one.listed
     )
     made_pages.cache(root, "runs/quickstart/cache")
@@ -285,7 +301,7 @@ def test_methods(root, request):
     for name, block in (("own_method", own), ("own_loss", loss)):
         (root / f"{name}.py").write_text(block.text, encoding="utf-8")
     # The library's methods, imported by the commands, stay registered.
-    for name in ("attention_only", "state_norm"):
+    for name in ("attention_only", "state_norm", "smooth_others"):
         request.addfinalizer(functools.partial(Method.registered.pop, name, None))
     request.addfinalizer(functools.partial(sys.modules.pop, "own_loss", None))
     printed = run_page("docs/methods.md", root)
@@ -296,6 +312,12 @@ def test_methods(root, request):
     params = scale.init(jax.random.key(0), states, None, method="change")
     doubled = jax.tree.map(lambda weight: 2 * weight, params)
     np.testing.assert_array_equal(scale.apply(doubled, states, None, method="change"), 2 * states)
+    monkeypatch.setattr(layouts, "LAYOUTS", dict(layouts.LAYOUTS))
+    exec(layout.text, {})
+    assert layouts.get_layout("encoder_causal_decoder", (1, 2)).layers == 3
+    code = compile(smoothing.text, "own_smoothing.py", "exec", dont_inherit=True)
+    exec(code, namespace := {"__name__": "own_smoothing"})
+    assert_smooths_others(namespace["SmoothOthers"](languages=("de", "en"), weight=0.5))
     metrics = (root / "runs/state_norm/metrics.jsonl").read_text(encoding="utf-8")
     assert json.loads(metrics.splitlines()[0])["state_norm"] > 0
     assert Method.registered["attention_only"].__module__ == sys.modules.pop("own_method").__name__

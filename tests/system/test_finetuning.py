@@ -123,7 +123,7 @@ def test_three_directions_improve_and_the_base_stays(runs):
     assert_same(rest, base)
     assert step == 150 and all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(own))
     report = RunDirectory(runs / "tuned").origin_file.read_text()
-    assert "initialized at random LoRA of layer_" in report and "not used" not in report
+    assert "new: LoRA of layer_" in report and "not used" not in report
 
 
 def test_a_stopped_fine_tuning_continues_as_if_it_had_not_been(runs, base_config, tmp_path):

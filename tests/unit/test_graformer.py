@@ -128,7 +128,7 @@ def test_the_layers_copied_from_a_deeper_model_are_reported(tmp_path):
     mapped, left = mlm.split("; not used ")
     assert "layer_{0-1}/mlp, " in mapped and "layer_{2-3}/mlp, " in left
     assert "layer_{0-1}/mlp, " in lm and "; not used layer_2/attention, " in lm
-    assert new.startswith("initialized at random layer_2/attention, layer_5/attention, ")
+    assert new.startswith("new: layer_2/attention, layer_5/attention, ")
 
 
 @pytest.mark.parametrize("layout", ["register", "two_stage", "prefix", "encoder_decoder"])

@@ -72,7 +72,7 @@ def start_from(folder, initial: dict, model: Model) -> tuple[dict, str]:
 def test_a_model_of_equal_structure_copies_all_parameters(source_run):
     _, params, report = start(source_run, ENCODER_DECODER)
     assert_same(params, source_run[1])
-    assert "initialized at random" not in report and "not used" not in report
+    assert "new:" not in report and "not used" not in report
 
 
 @pytest.mark.parametrize("layout", ["two_stage", "two_stage_trigger", "two_stage_causal"])
@@ -89,7 +89,7 @@ def test_two_stage_models_copy_the_decoder(source_run, layout):
     np.testing.assert_array_equal(params["embedding"], old["embedding"])
     for module in ("adaption_input", "adaption_output"):
         assert_same(params[module], jax.tree.map(np.asarray, initial[module]))
-    assert "initialized at random adaption_input/wi, adaption_input/wo" in report
+    assert "new: adaption_input/wi, adaption_input/wo" in report
     assert "/memory_attention" in report.split("not used")[1]
 
 
@@ -98,7 +98,7 @@ def test_decoder_only_models_copy_the_decoder(source_run, layout):
     _, params, report = start(source_run, Model(layout=layout, stage_layers=(4,), **SIZES))
     assert_same(params["layer_3"]["mlp"], source_run[1]["layer_5"]["mlp"])
     assert_same(params["stage_0_norm"], source_run[1]["stage_1_norm"])
-    assert "initialized at random" not in report
+    assert "new:" not in report
 
 
 def test_a_smaller_encoder_decoder_copies_both_halves_of_the_decoder(source_run):
@@ -139,7 +139,7 @@ def test_lora_is_initialised_beside_copied_parameters(source_run, layout):
     own, base = split_lora(params)
     assert_same(base, expected)
     assert_same(own, split_lora(initial)[0])
-    assert f"initialized at random LoRA of layer_{{0-{sum(stages) - 1}}}/attention" in report
+    assert f"new: LoRA of layer_{{0-{sum(stages) - 1}}}/attention" in report
 
 
 def test_lora_is_copied_to_lora_and_never_dropped(tmp_path):
@@ -302,7 +302,7 @@ def test_separate_tables_start_as_a_shared_one(source_run):
     assert_same({**params, "target_embedding": params["embedding"]}, params)
     np.testing.assert_array_equal(params["embedding"], source_run[1]["embedding"])
     assert "target_embedding from embedding" in report
-    assert "initialized at random" not in report and "not used" not in report
+    assert "new:" not in report and "not used" not in report
 
 
 def test_a_decoder_is_copied_with_its_own_table(tmp_path):

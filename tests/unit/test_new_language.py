@@ -457,6 +457,19 @@ def test_invalid_arguments_are_one_error_line(folder, tmp_path, flags, message):
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
+def test_a_run_that_cannot_learn_it_is_refused_before_pieces_are_trained(
+    folder, tmp_path, monkeypatch
+):
+    def train(*_, **__):
+        pytest.fail("pieces were trained")
+
+    monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", train)
+    run = make_run(tmp_path / "run", dataclasses.replace(PREFIX, lora_rank=2))
+    text = ("--parallel", folder / "dutch", "--languages", "en,nl")
+    with pytest.raises(UserError, match="merge its LoRA"):
+        command("add_language", "--run", run, "--language=nl", "--output", tmp_path / "new", *text)
+
+
 def test_an_existing_output_is_kept(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="already exists; choose another --output"):
