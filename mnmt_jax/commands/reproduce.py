@@ -84,7 +84,7 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
-    from mnmt_jax.papers.engine import finished_steps, run_steps
+    from mnmt_jax.papers.engine import check_finished, finished_steps, run_steps
     from mnmt_jax.papers.pages import write_pages
     from mnmt_jax.papers.scales import SCALES
     from mnmt_jax.papers.shared_scores import check_scores
@@ -107,6 +107,7 @@ def main() -> None:
         print(describe_plan(table, plan.trials, plan.analyses, plan.workflow, data=flags.data))
         if scale.miniature:
             print("Costs are those at full scale; the commands are those of --scale tiny.")
+        check_finished(plan.workflow.steps, output)
         if done := finished_steps(plan.workflow.steps, output):
             print(f"{len(done)} of {len(plan.workflow.steps)} steps are done in {output}.")
         return

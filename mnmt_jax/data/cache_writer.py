@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -192,10 +193,13 @@ def _check_tags(cache: TokenCache, name: str, vocabulary: Vocabulary) -> None:
     task = cache.tasks[name]
     for language in (task.source_lang, task.target_lang):
         before = find_code(language, cache.vocabulary.languages)
-        if before != find_code(language, vocabulary.languages):
+        now = None
+        with contextlib.suppress(UserError):  # several varieties
+            now = find_code(language, vocabulary.languages)
+        if before != now:
             raise UserError(
                 f"{cache.directory}: '{name}' has the tag of {before} for '{language}', which has "
-                f"its own tag in --vocabulary; cache its text again with the language {before}"
+                f"another in --vocabulary; cache its text again with the language {before}"
             )
 
 

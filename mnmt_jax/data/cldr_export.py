@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from babel import localedata
+
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import locked, new_file
 from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.vocabulary.language_codes import is_code
 
 FORMATS: tuple[str, ...] = ("parallel", "tsv")
 """File formats: SPLIT.LANGUAGE, or SPLIT.tsv with a header of language codes."""
@@ -77,7 +78,7 @@ def _refuse_unwritten(directory: str, names: Mapping[str, Sequence[str]]) -> Non
     """
     for path in sorted(Path(directory).iterdir()):
         written = names.get(path.stem, ())
-        if written and path.name not in written and is_code(path.suffix[1:]):
+        if written and path.name not in written and localedata.exists(path.suffix[1:]):
             raise UserError(
                 f"{path}: is not written now, and its lines would differ from those of "
                 f"{written[0]}; remove it, or name '{path.suffix[1:]}' in --languages"

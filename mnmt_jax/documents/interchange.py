@@ -196,9 +196,11 @@ def _mark_translated(unit: Any, target: Any) -> None:
 
 def _new_variant(unit: Any, source: str, options: DocumentOptions, messages: MessageFilter) -> Any:
     """Return a new variant of a unit in the target language, or None if it has a translation."""
-    originals = _variants(unit, source, is_same_in_any_region)
-    similar = _variants(unit, options.target, may_be_same_language)
-    targets = [one for one in similar if one not in originals]  # of pt to pt_BR
+    variants = [one for one in unit if local_name(one) == "tuv"]
+    others = [one for one in variants if not is_same_language(_language_of(one), options.target)]
+    originals = _in_language(others, source, is_same_in_any_region)
+    remaining = [one for one in variants if one not in originals[:1]]  # pt may be read for pt_BR
+    targets = _in_language(remaining, options.target, may_be_same_language)
     if not originals or child_named(originals[0], "seg") is None:
         return None
     if any(_has_content(child_named(one, "seg")) for one in targets) and not options.overwrite:
@@ -220,9 +222,10 @@ def _new_variant(unit: Any, source: str, options: DocumentOptions, messages: Mes
     return variant
 
 
-def _variants(unit: Any, code: str, is_similar: Callable[[str, str], bool]) -> list[Any]:
-    """Return the variants of a unit in a language, or the first in a similar one if none is."""
-    variants = [one for one in unit if local_name(one) == "tuv"]
+def _in_language(
+    variants: Sequence[Any], code: str, is_similar: Callable[[str, str], bool]
+) -> list[Any]:
+    """Return the variants in a language, or the first in a similar one if none is."""
     same = [one for one in variants if is_same_language(_language_of(one), code)]
     return same or [one for one in variants if is_similar(_language_of(one), code)][:1]
 

@@ -9,6 +9,7 @@ import glob
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import socket
 import stat
@@ -107,11 +108,20 @@ def refuse_mount_point(path: Path, flag: str = "--output") -> None:
     Raises:
         UserError: if it is one, such as a volume of a container.
     """
-    if os.path.ismount(os.path.realpath(path)):
+    if os.path.realpath(path) in _mount_points():
         remedy = f"name a folder in it, such as {flag}={path / 'new'}"
         if not path.is_dir():
             remedy = "mount its folder instead"
         raise UserError(f"{flag}={path}: is a mount point, which is not replaced; {remedy}")
+
+
+def _mount_points() -> set[str]:
+    """Return the mounted folders and files; none where the system does not list them."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return set()
+    return {re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in lines}
 
 
 def _without_link(path: Path) -> Path:

@@ -53,7 +53,7 @@ def run_steps(
     if importlib.util.find_spec("snakemake") is None:
         raise UserError(f"Snakemake is not installed; {install_remedy('papers')}")
     check_executor(arguments)
-    _check_finished(steps, output)
+    check_finished(steps, output)
     plan = output / "plans" / f"{name}.json"
     plan.parent.mkdir(parents=True, exist_ok=True)
     facts = {
@@ -97,24 +97,28 @@ def _done_file(name: str, output: Path) -> Path:
     return output / "done" / name
 
 
-def _check_finished(steps: Sequence[Step], output: Path) -> None:
+def check_finished(steps: Sequence[Step], output: Path) -> None:
     """Check that finished steps were done by the commands that are planned now.
 
     Raises:
-        UserError: naming the first that was not. Files without a command, of `--executor touch`
-            and of earlier versions, are not checked.
+        UserError: naming the first that was not. Files without a command, of earlier versions, are
+            not checked.
     """
     finished = {*finished_steps(steps, output)}
     for step in steps:
         if step.name not in finished:
             continue
         file = _done_file(step.name, output)
-        words = shlex.split(file.read_text(encoding="utf-8"))
+        remedy = "choose another --output, or remove this file and what the step made"
+        try:
+            words = shlex.split(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{file}: damaged ({error}); {remedy}") from error
         if words and (difference := differing_words(words, step.command)):
             before, now = difference
             raise UserError(
-                f"{file}: this step was done with {before}, and now has {now}; choose another "
-                "--output, or remove this file and what the step made"
+                f"{file}: this step was done with {before}, and now has {now}; {remedy}; if that "
+                "makes no difference, empty this file: only the steps after it are repeated"
             )
 
 

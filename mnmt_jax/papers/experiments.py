@@ -181,7 +181,8 @@ class Experiment:
         benchmark: flags of `mnmt benchmark`, which then replaces the evaluation; else empty.
         hypotheses: folder with the translations of an outside system, which is not trained; else
             empty.
-        row_fields: `run` and `step`, as far as the row has others than its corpus.
+        row_run: run file of the row; empty for that of the corpus.
+        row_step: whether the row has another `step` than its corpus.
     """
 
     model: str
@@ -198,7 +199,8 @@ class Experiment:
     evaluated: str = ""
     hypotheses: str = ""
     benchmark: tuple[str, ...] = ()
-    row_fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    row_run: str = ""
+    row_step: bool = False
 
     @property
     def training_bindings(self) -> tuple[str, ...]:
@@ -223,7 +225,7 @@ class Experiment:
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
-        is_named = self.data.step.isdecimal() or "step" in self.row_fields
+        is_named = self.data.step.isdecimal() or self.row_step
         step = f"step_{self.data.step or 'newest'}" if is_named else ""
         changes = (step, "".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
@@ -233,7 +235,7 @@ class Experiment:
     def _changes(self) -> tuple[str, ...]:
         rounds = self.back_translation_rounds
         suffix = (f"back_translation_{rounds}",) if rounds else ()
-        run = (self.row_fields["run"],) if "run" in self.row_fields else ()
+        run = (self.row_run,) if self.row_run else ()
         sources = tuple(
             "_".join(filter(None, ("from", source.name, source.model))) for source in self.sources
         )
@@ -312,12 +314,8 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
     if len(trainings) > 1:
         both = " and ".join(trainings)
         raise UserError(f"{_place(table, row)}: {both} do not combine; make a row for each")
-    row_fields = {
-        name: value
-        for name in ("run", "step")
-        if name in facts and (value := str(facts[name])) != getattr(data, name)
-    }
-    run, step = (row_fields.get(name, getattr(data, name)) for name in ("run", "step"))
+    run, step = facts.get("run", data.run), str(facts.get("step", data.step))
+    row_run, row_step = "" if run == data.run else run, step != data.step
     data = dataclasses.replace(data, run=run, step=step)
     if pretrained and pretrained not in paper.imports:
         raise UserError(f"{paper.name}: row '{row.name}': no import '{pretrained}' in paper.toml")
@@ -338,7 +336,8 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         back_translation_rounds=facts.get("back_translation_rounds", 0),
         evaluated=corpus if pretrained or trained_on != corpus else "",
         benchmark=tuple(shlex.split(table.benchmark)),
-        row_fields=row_fields,
+        row_run=row_run,
+        row_step=row_step,
     )
 
 

@@ -12,7 +12,7 @@ Folders below the output folder, shared by all tables that are written there:
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
     counts/MIXTURE.json      from `mnmt count`, and its page
-    done/                    one empty file for every finished step
+    done/                    a file with the command of every finished step
     tables/PAPER/TABLE       result pages
 """
 

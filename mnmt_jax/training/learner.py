@@ -298,7 +298,7 @@ def _check_names(
     """
     terms: tuple[Objective | GeneratedBatch, ...] = (*objectives, *generated)
     names = [*LossSums._fields, "loss", *(term.name for term in terms)]
-    names += [f"{spec.name}_tokens" for spec in generated]
+    names += [token_count_name(term.name) for term in terms if generated]
     for term in terms:
         if names.count(term.name) > 1:
             raise UserError(f"objective '{term.name}': the name is taken; choose another")

@@ -3,7 +3,7 @@
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.papers.engine import check_executor, run_steps
+from mnmt_jax.papers.engine import check_executor, check_finished, run_steps
 from mnmt_jax.papers.steps import Step
 
 
@@ -36,5 +36,9 @@ def test_a_step_that_was_done_by_another_command_is_refused(tmp_path):
         )
     assert str(refused.value) == (
         f"{done}: this step was done with `--gin.Data.rows=8`, and now has "
-        "`--gin.Data.rows=16`; choose another --output, or remove this file and what the step made"
+        "`--gin.Data.rows=16`; choose another --output, or remove this file and what the step "
+        "made; if that makes no difference, empty this file: only the steps after it are repeated"
     )
+    done.write_text("mnmt 'train", encoding="utf-8")
+    with pytest.raises(UserError, match=f"^{done}: damaged .No closing quotation.; choose another"):
+        check_finished([Step("train/a/seed1", command)], tmp_path)

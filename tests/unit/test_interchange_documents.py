@@ -360,6 +360,11 @@ def tmx(*variants: str) -> str:
         ("en-AU A", {"source": "en_GB"}, "en-AU A|pt-BR A!"),
         ("pt A|de B", {"source": "pt_PT"}, "pt A|pt-BR A!|de B"),
         ("en A", {"target": "en_GB", "overwrite": True}, "en A|en-GB A!"),
+        (
+            "pt-PT A|pt-BR B",
+            {"source": "pt", "target": "pt_PT", "overwrite": True},
+            "pt-BR B|pt-PT B!",
+        ),
     ],
 )
 def test_variants_of_other_regions_are_kept(before, options, after):
@@ -368,6 +373,11 @@ def test_variants_of_other_regions_are_kept(before, options, after):
         tmx(*before.split("|")), "a.tmx", lambda ones: [f"{one.text}!" for one in ones], **options
     )
     assert data.decode() == tmx(*after.split("|"))
+
+
+def test_a_variant_of_the_target_is_not_the_source():
+    with pytest.raises(UserError, match="has no text that is not translated yet"):
+        translated(tmx("en-GB A", "en-US B"), "a.tmx", source="en_AU", target="en_GB")
 
 
 def test_a_variant_without_region_is_a_translation():

@@ -362,7 +362,7 @@ def test_text_of_another_variety_is_not_given_the_new_tag(tmp_path):
     source = TaskSource("made_en_de", "en", "de", {"train": lambda: pairs})
     cache = write_cache(tmp_path, [source], vocabulary=vocabulary)
     assert [task.name for task in reused_tasks(cache, vocabulary)] == ["made_en_de"]
-    message = "'made_en_de' has the tag of de_AT for 'de', which has its own tag in --vocabulary"
+    message = "'made_en_de' has the tag of de_AT for 'de', which has another in --vocabulary"
     with pytest.raises(UserError, match=message):
         next(reused_tasks(cache, vocabulary.with_language("de")))
 

@@ -19,6 +19,7 @@ from mnmt_jax.data.cache_writer import check_output_directory
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.cldr_export import export_cldr
 from mnmt_jax.errors import UserError
+from mnmt_jax.files import atomic_write
 from mnmt_jax.files.atomic_write import check_output, locked, new_file, new_folder
 from mnmt_jax.interop.adapters import save_adapter
 from mnmt_jax.runs.parameters import load_params
@@ -92,7 +93,7 @@ def test_the_current_folder_is_refused_before_any_work(outputs, tmp_path, monkey
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"average"}))
 def test_a_mount_point_is_refused_before_any_work(outputs, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("os.path.ismount", lambda path: path == str(tmp_path / "volume"))
+    monkeypatch.setattr(atomic_write, "_mount_points", lambda: {str(tmp_path / "volume")})
     monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", None)
     flags = [flag.format(run=outputs / "run", folder=outputs) for flag in COMMANDS[name]]
     output, link = tmp_path / "volume", tmp_path / "link"
@@ -108,9 +109,14 @@ def test_a_mount_point_is_refused_before_any_work(outputs, tmp_path, monkeypatch
 def test_a_mounted_file_is_refused_as_output(tmp_path, monkeypatch):
     path = tmp_path / "text"
     path.touch()
-    monkeypatch.setattr("os.path.ismount", lambda checked: checked == str(path))
+    monkeypatch.setattr(atomic_write, "_mount_points", lambda: {str(path)})
     with pytest.raises(UserError, match="is a mount point, .* mount its folder instead"):
         check_output_file(str(path), None)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="the system is not Linux")
+def test_mount_points_are_those_of_the_system():
+    assert {"/", "/proc"} <= atomic_write._mount_points()
 
 
 def test_a_folder_in_one_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
@@ -298,7 +304,7 @@ def test_a_corpus_file_of_another_language_does_not_stay_beside_new_files(tmp_pa
         export_cldr(corpus, str(tmp_path), file_format="parallel", sizes=sizes, overwrite=True)
 
     export("en", "de", "fr")
-    (tmp_path / "train.notes").touch()
+    (tmp_path / "train.txt").touch()
     with pytest.raises(UserError, match=r"train\.fr: is not written now, .* name 'fr' in --lang"):
         export("en", "de", seed=7)
     (tmp_path / "train.fr").unlink()
