@@ -9,7 +9,8 @@ import pytest
 
 from mnmt_jax.commands.direction_flags import parse_directions, restrict
 from mnmt_jax.commands.model_benchmark import model_benchmark
-from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.data.document_ids import DocumentIds
+from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.vocabulary.language_codes import find_code
@@ -24,7 +25,7 @@ def _files(folder: Path, languages: tuple[str, ...]) -> ParallelFiles:
     return ParallelFiles("mine", str(folder / "{split}.{language}"), languages)
 
 
-def _of_model(corpus: ParallelFiles, languages: tuple[str, ...], text=None, **options) -> Benchmark:
+def _of_model(corpus: Corpus, languages: tuple[str, ...], text=None, **options) -> Benchmark:
     flags = SimpleNamespace(task="mine", languages=text)
     return model_benchmark(flags, corpus, corpus.languages, languages, **options)
 
@@ -85,6 +86,24 @@ def test_a_requested_language_has_the_code_of_the_model(tmp_path, capsys, langua
         *(("en", "pt"), ("pt", "en")),
     }
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("languages", [BOTH, ("en", "pt", "pt_BR")])
+def test_phrases_with_the_code_of_the_model_keep_the_exact_off_target_detector(languages):
+    corpus = CldrPhrases(("en", "de", "pt"), sizes={"test": 5}, name="phrases")
+    benchmark = _of_model(corpus, languages, "en,pt_BR", quiet=True)
+    texts, original = benchmark.texts(("en", "pt_BR")), Benchmark("phrases", corpus)
+    assert texts == original.texts(("en", "pt"))
+    assert benchmark.nearest.languages == ("en", "de", "pt_BR")
+    assert benchmark.nearest.off_target(texts.references, "pt_BR").ratio == 0
+    assert "pt_BR" in benchmark.nearest.off_target(texts.references, "en").detected
+
+
+def test_documents_are_found_by_the_code_of_the_corpus(tmp_path):
+    corpus = _files(tmp_path, ("en", "pt"))
+    (tmp_path / "test.en-pt.docs").write_text("1\n", encoding="utf-8")
+    corpus.document_ids = DocumentIds.of_splits(f"{tmp_path}/test.{{pair}}.docs", {"test": ""})
+    assert _of_model(corpus, BOTH, "en,pt_BR").document_sizes(("pt_BR", "en")) == [1]
 
 
 def test_ambiguous_languages_of_flags_name_the_flag():
