@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_gin_flags,
@@ -26,7 +27,7 @@ from mnmt_jax.commands.common_flags import (
     parse_command_line,
     positive_int,
 )
-from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
+from mnmt_jax.commands.corpus_flags import add_user_file_flags
 from mnmt_jax.decoding.guards import TranslationChecker, TranslationChecks
 from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translator import Translator

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.commands.common_flags import check_distinct, list_of, split_list
-from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import (
     benchmark_codes,
     check_direction_items,

@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_beam_size,
@@ -20,7 +21,7 @@ from mnmt_jax.commands.common_flags import (
     positive_int,
     seed_value,
 )
-from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
+from mnmt_jax.commands.corpus_flags import add_user_file_flags
 from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.runtime.first_results import note_first_results
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands import bridge_flags
-from mnmt_jax.commands.common_flags import import_modules, list_of, split_list
+from mnmt_jax.commands.common_flags import list_of, split_list
 from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.vocabulary.language_codes import (
     canonical_codes,
-    check_distinct_matches,
-    find_code,
 )
 
 if TYPE_CHECKING:
@@ -243,7 +241,11 @@ def _by_language(
 
 
 def file_corpus(
-    arguments: argparse.Namespace, name: str, *, only_splits: Collection[str] | None = None
+    arguments: argparse.Namespace,
+    name: str,
+    *,
+    only_splits: Collection[str] | None = None,
+    region_fallback: bool = False,
 ) -> Corpus:
     """Create the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
 
@@ -251,15 +253,13 @@ def file_corpus(
         arguments: parsed arguments.
         name: name of the corpus.
         only_splits: splits to look for; None means all.
+        region_fallback: as in `open_files`.
 
     Raises:
         UserError: if a flag is malformed or files are missing.
     """
     from mnmt_jax.data.document_ids import DocumentIds
-    from mnmt_jax.data.monolingual import MonolingualFiles
-    from mnmt_jax.data.parallel_corpora import NoFilesError, ParallelFiles, TsvFile
-    from mnmt_jax.data.text_reader import Cleaning
-    from mnmt_jax.data.translation_file_corpus import BitextFiles
+    from mnmt_jax.data.parallel_corpora import NoFilesError
 
     languages = list_of("--languages", arguments.languages)
     if not arguments.bitext:  # its tags may differ only in region
@@ -267,18 +267,11 @@ def file_corpus(
     for flag in ("parallel", "text"):
         if getattr(arguments, flag, None) and not languages:
             raise UserError(f"--{flag} needs --languages, e.g. --languages en,de,fr")
-    cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
     pattern, splits = _pattern(arguments), _wanted_splits(arguments, only_splits)
-    options: dict[str, Any] = {"splits": splits, "cleaning": cleaning}
     try:
-        if arguments.bitext:
-            corpus: Corpus = BitextFiles(name, arguments.bitext, languages, **options)
-        elif getattr(arguments, "text", None):
-            corpus = MonolingualFiles(name, pattern, languages, **options)
-        elif arguments.tsv:
-            corpus = TsvFile(name, pattern, languages or None, **options)
-        else:
-            corpus = ParallelFiles(name, pattern, languages, **options)
+        corpus = open_files(
+            arguments, name, languages, only_splits, region_fallback=region_fallback
+        )
         if ids := getattr(arguments, "document_ids", None):
             if not (arguments.parallel or arguments.tsv):
                 raise UserError("--document_ids is for --parallel and --tsv; leave it out")
@@ -297,6 +290,47 @@ def file_corpus(
         )
         remedy = f"perhaps --splits {suggested}" if suggested else _suggested_pattern(arguments)
         raise UserError(f"{error}{f'; {remedy}' if remedy else ''}") from error
+
+
+def open_files(
+    arguments: argparse.Namespace,
+    name: str,
+    languages: Sequence[str],
+    only_splits: Collection[str] | None = None,
+    *,
+    region_fallback: bool = False,
+) -> Corpus:
+    """Open the files that the flags name; a language may have no text in them.
+
+    Args:
+        arguments: parsed arguments; its languages are ignored.
+        name: name of the corpus.
+        languages: codes to read; empty for all of TSV files and `--bitext`.
+        only_splits: splits to look for; None means all.
+        region_fallback: whether `pt_BR` reads texts of `--bitext` with the tag `pt` if a file has
+            none with `pt-BR`.
+
+    Raises:
+        UserError: if a flag is malformed or there are no files.
+    """
+    from mnmt_jax.data.monolingual import MonolingualFiles
+    from mnmt_jax.data.parallel_corpora import ParallelFiles, TsvFile
+    from mnmt_jax.data.text_reader import Cleaning
+    from mnmt_jax.data.translation_file_corpus import BitextFiles
+
+    pattern = _pattern(arguments)
+    options: dict[str, Any] = {
+        "splits": _wanted_splits(arguments, only_splits),
+        "cleaning": Cleaning(on_bad_line=arguments.on_bad_line or "error"),
+    }
+    if arguments.bitext:
+        options["region_fallback"] = region_fallback
+        return BitextFiles(name, arguments.bitext, languages, **options)
+    if getattr(arguments, "text", None):
+        return MonolingualFiles(name, pattern, languages, **options)
+    if arguments.tsv:
+        return TsvFile(name, pattern, languages or None, **options)
+    return ParallelFiles(name, pattern, languages, **options)
 
 
 def _check_named_splits(
@@ -318,44 +352,6 @@ def _check_named_splits(
                 f"--splits: {split}={word}: no files match {_pattern(arguments)} for languages "
                 f"{' '.join(corpus.languages)}; add them, or leave the split out"
             )
-
-
-def benchmark_corpus(
-    flags: argparse.Namespace, splits: Collection[str] = ("test",)
-) -> tuple[Corpus, tuple[str, ...]]:
-    """Create the corpus of a test set, and return it with the languages to use.
-
-    Args:
-        flags: parsed flags: `task`, `module_import` and the flags of `add_corpus_file_flags`.
-        splits: splits that user files must have.
-
-    Raises:
-        UserError: if a flag is malformed or does not apply, or the corpus is unknown.
-    """
-    if flags.parallel or flags.tsv or flags.bitext:
-        corpus = file_corpus(flags, check_name(flags.task, "--task"), only_splits=splits)
-        return corpus, corpus.languages
-    from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
-
-    inapplicable = [flag for flag in FILE_FLAGS if flag != "languages"]
-    if flags.module_import and not is_built_in(flags.task):
-        refuse_flags(flags, inapplicable, "a seqio mixture, whose module decides it")
-        import_modules(["mnmt_jax.interop.seqio.tasks"])
-        from mnmt_jax.interop.seqio.tasks import RegisteredText
-
-        corpus = RegisteredText(flags.task)
-        available = corpus.languages
-    else:
-        corpus, available = find_corpus(flags.task)
-        refuse_flags(flags, inapplicable, f"the built-in corpus '{flags.task}'")
-    codes = list_of("--languages", flags.languages)
-    languages = [find_code(code, available, "--languages") for code in codes]
-    if None in languages:
-        unknown = codes[languages.index(None)]
-        raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(available)}")
-    canonical_codes(codes, "--languages")
-    check_distinct_matches(dict(zip(codes, languages, strict=True)), "--languages")
-    return corpus, tuple(code for code in available if not languages or code in languages)
 
 
 def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:

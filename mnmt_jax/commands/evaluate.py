@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_beam_size,
@@ -24,11 +25,7 @@ from mnmt_jax.commands.common_flags import (
     parse_command_line,
 )
 from mnmt_jax.commands.context_flags import add_document_ids, add_trained_context
-from mnmt_jax.commands.corpus_flags import (
-    add_user_file_flags,
-    benchmark_corpus,
-    refuse_flags,
-)
+from mnmt_jax.commands.corpus_flags import add_user_file_flags, refuse_flags
 from mnmt_jax.commands.direction_flags import (
     FORMS,
     benchmark_codes,

@@ -8,7 +8,6 @@ from typing import Any
 
 from mnmt_jax.commands.common_flags import list_of
 from mnmt_jax.data.corpus import Corpus
-from mnmt_jax.data.renamed_corpus import RenamedCorpus
 from mnmt_jax.errors import UserError, join_names, warn
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.vocabulary.language_codes import Direction, canonical_code_or_input, find_code
@@ -50,10 +49,8 @@ def model_benchmark(
         code: code if _denotes(code, match, languages) else canonical_code_or_input(match)
         for code, match in matches.items()
     }
-    if any(code != name for code, name in names.items()):
-        corpus = RenamedCorpus(corpus, names)
-        matches = {names[code]: match for code, match in matches.items()}
-    options |= {"languages": tuple(matches), "candidates": languages}
+    matches = {names[code]: match for code, match in matches.items()}
+    options |= {"languages": tuple(matches), "new_codes": names, "candidates": languages}
     benchmark = Benchmark(flags.task, corpus, **options)
     remaining = [pair for pair in benchmark.directions if not _is_copy(pair, matches)]
     if copies := ["-".join(pair) for pair in benchmark.directions if pair not in remaining]:

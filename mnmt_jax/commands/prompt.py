@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_module_import,
     amount,
     import_modules,
 )
-from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
+from mnmt_jax.commands.corpus_flags import add_user_file_flags
 from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.commands.text_files import format_record
 from mnmt_jax.errors import UserError, join_names, pluralize, say

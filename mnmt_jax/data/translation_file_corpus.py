@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.data.corpus import FileCorpus, Line, NoFilesError
@@ -27,6 +27,8 @@ class BitextFiles(FileCorpus):
             preference. Empty for all languages of the files.
         splits: name of each split in the paths; a single split if the patterns have no `{split}`.
         cleaning: which texts are bad, and whether they are errors or dropped.
+        region_fallback: whether a requested tag with a region ("pt-BR") also names the tag without
+            region ("pt") in files without the former.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class BitextFiles(FileCorpus):
         *,
         splits: Mapping[str, str],
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
+        region_fallback: bool = False,
     ) -> None:
         resolved = {
             split: [(pattern, resolve(pattern.replace("{split}", word))) for pattern in patterns]
@@ -71,11 +74,12 @@ class BitextFiles(FileCorpus):
         super().__init__(name, list(requested), splits, cleaning)
         # By file and language code: the tag to read.
         self._tag_by_code = {
-            path: _tags_by_code(path, tags, requested) for path, tags in tags_by_file.items()
+            path: _tags_by_code(path, tags, requested, region_fallback)
+            for path, tags in tags_by_file.items()
         }
         for path, tags in tags_by_file.items():
             if not any(self._serves(path, pair) for pair in itertools.combinations(requested, 2)):
-                raise UserError(_no_pairs_message(path, tags, requested))
+                raise UserError(_no_pairs_message(path, tags, requested, self._tag_by_code[path]))
 
     def directions(self, split: str) -> tuple[Direction, ...]:
         """Return the directions between languages that a unit of the split's files has."""
@@ -125,17 +129,19 @@ def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _tags_by_code(
-    path: str, tags: Sequence[str], requested: Mapping[str, Sequence[str]]
+    path: str, tags: Sequence[str], requested: Mapping[str, Sequence[str]], region_fallback: bool
 ) -> dict[str, str]:
     """Return the tag to read for each language of a file, by language code.
 
-    The first requested tag that the file has is used. If there is none, and no tag was requested or
-    a requested tag names no region, the only tag of the language is used.
+    The first requested tag that the file has is used. If there is none, the tag without region is
+    used with `region_fallback`, if a tag was requested. If there is none, and no tag was requested
+    or a requested tag names no region, the only tag of the language is used.
 
     Args:
         path: path of the file.
         tags: tags in the file.
         requested: requested tags of each language; empty for its only tag.
+        region_fallback: as in `BitextFiles`.
 
     Raises:
         UserError: if a file has several tags of a language and none of them was requested.
@@ -144,6 +150,8 @@ def _tags_by_code(
     for code, wanted_tags in requested.items():
         same_language = [tag for tag in tags if _language_code_or_none(tag) == code]
         matches = [tag for item in wanted_tags for tag in same_language if _is_same_tag(item, tag)]
+        if not matches and wanted_tags and region_fallback:
+            matches = [tag for tag in same_language if not _names_region(tag)]
         if not matches and not (wanted_tags and all(map(_names_region, wanted_tags))):
             if len(same_language) > 1:
                 raise UserError(
@@ -157,7 +165,10 @@ def _tags_by_code(
 
 
 def _no_pairs_message(
-    path: str, tags: Sequence[str], requested: Mapping[str, Sequence[str]]
+    path: str,
+    tags: Sequence[str],
+    requested: Mapping[str, Sequence[str]],
+    available: Collection[str],
 ) -> str:
     """Return the error message for a file without text in two of the languages.
 
@@ -165,8 +176,8 @@ def _no_pairs_message(
         path: path of the file.
         tags: tags in the file.
         requested: requested tags of each language; empty if the user requested none.
+        available: codes of the requested languages in the file.
     """
-    available = _tags_by_code(path, tags, requested)
     lacking = [
         tag
         for code, wanted_tags in requested.items()

@@ -54,6 +54,8 @@ class Benchmark:
         task: task name to report.
         corpus: the corpus.
         languages: language codes to evaluate; None for all of the corpus.
+        new_codes: other codes for languages of the corpus, such as `pt_BR` for its `pt`, by code of
+            the corpus; all else here and in results has the new codes.
         limit: number of sentences per direction, from the start; 0 for all.
         candidates: additional languages that outputs may be in, for off-target detection.
         split: name of the split.
@@ -77,6 +79,7 @@ class Benchmark:
         corpus: Corpus,
         *,
         languages: Collection[str] | None = None,
+        new_codes: Mapping[str, str] | None = None,
         limit: int = 0,
         candidates: Sequence[str] = (),
         split: str = SPLIT,
@@ -89,8 +92,12 @@ class Benchmark:
         self.second_detector = second_detector
         self._corpus = corpus
         self.limit = limit
-        codes = set(corpus.languages if languages is None else languages)
-        available = corpus.directions(split)
+        renamed = {code: code for code in corpus.languages} | dict(new_codes or {})
+        self._corpus_codes = {code: original for original, code in renamed.items()}
+        codes = set(self._corpus_codes if languages is None else languages)
+        available = [
+            (renamed[source], renamed[target]) for source, target in corpus.directions(split)
+        ]
         self._numbers = {pair: number for number, pair in enumerate(available)}
         self.directions: tuple[Direction, ...] = tuple(
             pair for pair in available if codes.issuperset(pair)
@@ -98,7 +105,7 @@ class Benchmark:
         if not self.directions:
             raise UserError(
                 f"task '{task}': no direction has a {split} split between languages of the model; "
-                f"the corpus has {' '.join(corpus.languages)}, the model "
+                f"the corpus has {' '.join(self._corpus_codes)}, the model "
                 f"{' '.join(candidates or sorted(codes))}"
             )
         self._candidates = tuple(candidates)
@@ -177,9 +184,8 @@ class Benchmark:
             return TestSet(self._aligned[source], self._aligned[target])
         if isinstance(self._corpus, CldrPhrases):
             return TestSet(self._phrases[source], self._phrases[target])
-        pairs = list(
-            itertools.islice(self._corpus.pairs(self.split, direction), self.limit or None)
-        )
+        all_pairs = self._corpus.pairs(self.split, self._corpus_direction(direction))
+        pairs = list(itertools.islice(all_pairs, self.limit or None))
         if not pairs:
             raise UserError(
                 f"task '{self.task}': no {self.split} sentences for {'-'.join(direction)}"
@@ -194,7 +200,7 @@ class Benchmark:
             UserError: if the corpus has no documents.
         """
         sizes, remaining = [], len(self.texts(direction).sources)
-        for document in documents(self._corpus, self.split, direction):
+        for document in documents(self._corpus, self.split, self._corpus_direction(direction)):
             if not remaining:
                 break
             sizes.append(min(len(document), remaining))
@@ -215,13 +221,21 @@ class Benchmark:
     def _phrases(self) -> dict[str, list[str]]:
         """Phrases of a CLDR corpus by language."""
         assert isinstance(self._corpus, CldrPhrases)
-        size = self._corpus.size(self.split, self.directions[0])
+        size = self._corpus.size(self.split, self._corpus_direction(self.directions[0]))
         cldr = self._corpus.cldr
         meanings = cldr.meanings(self.split, min(size, self.limit or size))
         candidates = map(canonical_code_or_input, self._candidates)
-        candidate_codes = (code for code in candidates if code in MITRE_LANGUAGES)
-        codes = dict.fromkeys((*cldr.languages, *candidate_codes))
-        return {code: [cldr.render(meaning, code) for meaning in meanings] for code in codes}
+        known = set(MITRE_LANGUAGES).difference(self._corpus_codes.values())
+        codes = self._corpus_codes | {code: code for code in candidates if code in known}
+        return {
+            code: [cldr.render(meaning, original) for meaning in meanings]
+            for code, original in codes.items()
+        }
+
+    def _corpus_direction(self, direction: Direction) -> Direction:
+        """Return a direction in the codes of the corpus."""
+        source, target = direction
+        return self._corpus_codes[source], self._corpus_codes[target]
 
 
 def is_built_in(task: str) -> bool:

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from mnmt_jax.commands import corpus_flags, evaluate
+from mnmt_jax.commands import evaluate
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.data import translation_files
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.text_reader import Cleaning
@@ -444,7 +445,7 @@ def test_bitext_files_are_evaluated(tmp_path):
     parser = evaluate.make_parser()
     path = write(tmp_path, a_tmx=TMX)
     flags = parser.parse_args(["--run=x", "--task=mine", "--output=y", "--bitext", path])
-    actual, languages = corpus_flags.benchmark_corpus(flags)
+    actual, languages = benchmark_corpus(flags)
     assert (actual.name, languages, actual.splits()) == ("mine", ("en", "de", "fr"), ("test",))
     assert actual.size("test", ("fr", "en")) == 1
     repeated = parser.parse_args(["--run=x", "--task=mine", "--output=y", *["--bitext", path] * 2])

@@ -12,8 +12,8 @@ from mnmt_jax.commands.analysis_inputs import (
     parse_layers,
     trained_in_benchmark_codes,
 )
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.commands.common_flags import list_of
-from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import read_directions
 from mnmt_jax.commands.evaluate import _listed, _with_training, make_parser
 from mnmt_jax.config.loading import load_config

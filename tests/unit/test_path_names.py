@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mnmt_jax.commands import evaluate
-from mnmt_jax.commands.corpus_flags import benchmark_corpus
+from mnmt_jax.commands.benchmark_corpus import benchmark_corpus
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
