@@ -54,7 +54,9 @@ class Settings:
     max_characters: int = _setting(100_000, "most characters of a request")
     max_sentences: int = _setting(1000, "most sentences of a request")
     max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
-    timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+    timeout: float = _setting(
+        120.0, "seconds until a request is answered with status 503, and a stop waits for documents"
+    )
     retry_off_target: bool = _setting(
         False,
         "search translations in the wrong language, copies, loops and empty ones again, with "
