@@ -28,13 +28,13 @@ from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
-from mnmt_jax.serving.text_run import SHORT, TextRun, check_limit
+from mnmt_jax.serving.text_run import SHORT_CHARACTERS, TextRun, check_limit
 from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 from mnmt_jax.vocabulary.normalization import has_letters
 
-_FEW = 8  # texts whose languages are detected in less time than a thread takes
+_FEW_TEXTS = 8  # texts whose languages are detected in less time than a thread takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,7 +388,7 @@ class TranslationService:
             plain = (plain_text(text, options.markup, options.tag_rules) for text in texts)
             return [self._detected(text, options.target, models) for text in plain]
 
-        is_short = len(texts) <= _FEW and sum(map(len, texts)) <= SHORT
+        is_short = len(texts) <= _FEW_TEXTS and sum(map(len, texts)) <= SHORT_CHARACTERS
         return detect() if is_short else await asyncio.to_thread(detect)
 
     def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:

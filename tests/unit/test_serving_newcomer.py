@@ -86,6 +86,7 @@ def test_help_names_kinds_of_values(capsys):
     assert "--database FILE" in text and "variable MNMT_SERVE_BEAM_SIZE" in text
     assert "variable MNMT_SERVE_LOG_TEXT; default: off" in text
     assert "variable MNMT_SERVE_THREADS; default: 0" in text
+    assert "--max_sentences N most sentences, or texts to be detected, of a request" in text
 
 
 @pytest.mark.parametrize("value", ["foo", "https://a.org/", "https://a.org, b.org", "a b"])
