@@ -92,7 +92,7 @@ def main() -> int | None:
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
-    server = Server(make_config(application, settings), service.documents)
+    server = Server(make_config(application, settings), service.documents, settings.timeout)
     with _listen(settings) as listener:
         _say_served(runs, jobs, settings, _address(listener, settings))
         if not settings.database:

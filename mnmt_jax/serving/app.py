@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from fastapi import Depends, FastAPI
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -25,7 +25,8 @@ from mnmt_jax.serving import (
 )
 from mnmt_jax.serving.authentication import make_identify
 from mnmt_jax.serving.database import DatabaseError
-from mnmt_jax.serving.document_routes import DOCUMENT_PATHS
+from mnmt_jax.serving.document_routes import DOCUMENT_PATHS, FETCH_PATHS
+from mnmt_jax.serving.document_store import DocumentStore
 from mnmt_jax.serving.failure_log import describe_failure
 from mnmt_jax.serving.middleware import (
     BodyLimitMiddleware,
@@ -42,6 +43,8 @@ from mnmt_jax.serving.usage import QuotaExceeded
 
 _log = logging.getLogger(__name__)
 
+_STOP_PATHS = ("/health", *FETCH_PATHS)  # of routes that a stopping server answers
+
 
 def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> FastAPI:
     """Return the application.
@@ -51,11 +54,14 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
         is_ready: whether all shapes are compiled.
     """
     settings = service.settings
-    identify = Depends(make_identify(service.users))
+    dependencies = [
+        Depends(_make_refuse_while_closing(service.documents)),
+        Depends(make_identify(service.users)),
+    ]
     app = FastAPI(
         title="mnmt-jax",
         version=__version__,
-        dependencies=[identify],
+        dependencies=dependencies,
         docs_url=None,  # FastAPI's pages load scripts of other addresses
         redoc_url=None,
         redirect_slashes=False,  # ModelPathMiddleware strips them
@@ -79,6 +85,19 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     for kind in (RefusedError, QuotaExceeded, DatabaseError, HTTPException):
         app.add_exception_handler(kind, _answer)
     return app
+
+
+def _make_refuse_while_closing(documents: DocumentStore) -> Callable[[Request], Awaitable[None]]:
+    """Return a dependency of all routes that refuses new work while the server stops.
+
+    Documents can be fetched, and `/health` is answered.
+    """
+
+    async def refuse_while_closing(request: Request) -> None:
+        if documents.is_closing and request.scope["route"].path not in _STOP_PATHS:
+            raise RefusedError(503, "the server is stopping")
+
+    return refuse_while_closing
 
 
 def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -20,6 +22,7 @@ from mnmt_jax.serving.document_store import DocumentStore
 from mnmt_jax.serving.refused_error import RETRY_SECONDS
 from mnmt_jax.serving.settings import Settings
 
+_ANSWER_SECONDS = 10  # that a stopping server waits for answers, after its documents
 _MAX_HEADER_BYTES = 65536
 _MESSAGE = "too many connections; try again later"
 _BODY = json.dumps({"error": _MESSAGE, "message": _MESSAGE})
@@ -38,37 +41,66 @@ def make_config(app: ASGIApp, settings: Settings, **options: Any) -> uvicorn.Con
         options: further arguments of `uvicorn.Config`.
     """
     protocol = type("Connection", (LimitedConnection,), {"settings": settings})
-    # Requests are not logged: the query may be text of users.
-    return uvicorn.Config(
-        app, http=protocol, ws="none", access_log=False, log_level="warning", **options
-    )
+    # Requests are not logged: the query may be text of users. Without lifespan, because its task
+    # would print a traceback at an end by two signals; the application has nothing to start.
+    options |= {"ws": "none", "lifespan": "off", "access_log": False, "log_level": "warning"}
+    return uvicorn.Config(app, http=protocol, **options)
 
 
 class Server(uvicorn.Server):
-    """A server that prints the number of pending requests and documents before it stops.
+    """A server that finishes requests and documents before it stops, in a limited time.
 
     Args:
         config: result of `make_config`.
-        documents: documents of the server's application.
+        documents: documents of the server's application, which refuses requests while they close.
+        timeout: most seconds until documents are translated and fetched.
     """
 
-    def __init__(self, config: uvicorn.Config, documents: DocumentStore) -> None:
+    def __init__(self, config: uvicorn.Config, documents: DocumentStore, timeout: float) -> None:
         super().__init__(config)
-        self._documents = documents
+        self._documents, self._timeout = documents, timeout
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at the first signal, and wait for nothing at the second."""
+        if self.should_exit:
+            self.force_exit = True
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Translate the documents and answer the requests that have come, and end.
+        """Wait for the documents, then for the answers, and end.
 
         Connections are accepted as long as there are documents, so that clients can fetch them.
         """
-        counts = {
-            "request": len(self.server_state.tasks),
-            "document": self._documents.in_background,
-        }
-        pending = [pluralize(count, name) for name, count in counts.items() if count]
-        say(f"stops after {' and '.join(pending)}" if pending else "stops")
-        await self._documents.close(lambda: self.force_exit)
-        await super().shutdown(sockets)
+        end = time.monotonic() + self._timeout + _ANSWER_SECONDS
+        self._say_pending()
+        lost = await self._documents.close(self._timeout, lambda: self.force_exit)
+        if lost:
+            limit = "" if self.force_exit else f" within --timeout={self._timeout:g}"
+            say(f"loses {pluralize(lost, 'document')}, not translated and fetched{limit}")
+        ending = asyncio.create_task(super().shutdown(sockets))
+        while not ending.done():
+            if self.force_exit or time.monotonic() > end:
+                self._abort_connections()
+            await asyncio.wait([ending], timeout=0.1)
+        await ending
+        self._abort_connections()
+        if tasks := self.server_state.tasks:
+            await asyncio.wait(tasks, timeout=1)  # else asyncio prints their cancellation
+
+    def _say_pending(self) -> None:
+        """Print for what the server waits."""
+        requests = len(self.server_state.tasks)
+        documents = sum(not one.has_request for one in self._documents.unfinished)
+        line = f"stops after {pluralize(requests, 'request')}" if requests else "stops"
+        if documents:
+            line += f"; waits for {pluralize(documents, 'document')} to be translated or fetched"
+        say(line)
+
+    def _abort_connections(self) -> None:
+        """Close all connections as a client does that goes away, so requests are cancelled."""
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 class LimitedConnection(HttpToolsProtocol):

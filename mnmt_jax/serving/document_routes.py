@@ -38,6 +38,13 @@ from mnmt_jax.vocabulary.language_codes import requested_code
 DOCUMENT_PATHS = ("/translate_file", "/v2/document")
 """Paths whose bodies may be as large as a document."""
 
+FETCH_PATHS = (
+    "/download_file/{stored_name}",
+    "/v2/document/{stored_name}",
+    "/v2/document/{stored_name}/result",
+)
+"""Paths of the routes by which clients fetch documents."""
+
 _SAMPLE = 2000  # characters by which the language of a document is detected
 
 
@@ -45,15 +52,16 @@ def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
     documents = _Documents(service)
+    download, status, result = FETCH_PATHS
     libretranslate: dict[str, Any] = {"tags": ["LibreTranslate"]}
     deepl: dict[str, Any] = {"tags": ["DeepL"], "methods": ["POST"]}
     router.add_api_route(
         "/translate_file", documents.translate_file, methods=["POST"], **libretranslate
     )
-    router.add_api_route("/download_file/{stored_name}", documents.download, **libretranslate)
+    router.add_api_route(download, documents.download, **libretranslate)
     router.add_api_route("/v2/document", documents.upload, **deepl)
-    router.add_api_route("/v2/document/{stored_name}", documents.status, **deepl)
-    router.add_api_route("/v2/document/{stored_name}/result", documents.result, **deepl)
+    router.add_api_route(status, documents.status, **deepl)
+    router.add_api_route(result, documents.result, **deepl)
     return router
 
 
@@ -136,6 +144,7 @@ class _Documents:
         if document.status == "translating":
             raise RefusedError(503, "the document is not translated yet")
         if document.status == "error":
+            document.is_fetched = True
             raise RefusedError(400, document.message)
         self._store.remove(stored_name)
         return _file_response(document)

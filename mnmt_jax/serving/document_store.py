@@ -70,6 +70,11 @@ class StoredDocument:
         return self.status == "translating" or (not self.is_fetched and seconds < _FETCH_SECONDS)
 
     @property
+    def has_request(self) -> bool:
+        """Whether the request that sent it waits for its translation."""
+        return self.status == "translating" and self.key is None
+
+    @property
     def translated_name(self) -> str:
         """Name of the translated file: that of the language before the end, as report.de.docx."""
         name = PurePath(self.name)
@@ -110,23 +115,32 @@ class DocumentStore:
         return len(self._documents)
 
     @property
-    def in_background(self) -> int:
-        """Number of documents in translation for which no request waits."""
-        return sum(
-            one.status == "translating" and one.key is not None for one in self._documents.values()
-        )
+    def is_closing(self) -> bool:
+        """Whether the server is stopping."""
+        return self._is_closing
 
-    async def close(self, is_forced: Callable[[], bool]) -> None:
+    @property
+    def unfinished(self) -> list[StoredDocument]:
+        """Documents in translation, and those that their clients may be about to fetch."""
+        return [one for one in self._documents.values() if one.is_awaited]
+
+    async def close(self, seconds: float, is_forced: Callable[[], bool]) -> int:
         """Refuse further documents, and wait until the others are translated and fetched.
 
         A translated document is waited for half a minute.
 
         Args:
+            seconds: the longest time to wait.
             is_forced: whether to wait no longer.
+
+        Returns:
+            The number of documents that are lost, because they are unfinished.
         """
         self._is_closing = True
-        while not is_forced() and any(one.is_awaited for one in self._documents.values()):
+        end = time.monotonic() + seconds
+        while self.unfinished and time.monotonic() < end and not is_forced():
             await asyncio.sleep(0.1)
+        return len(self.unfinished)
 
     def add(
         self, name: str, target: str, user: str, suffix: str = "", *, has_key: bool

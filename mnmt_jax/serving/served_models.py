@@ -105,9 +105,14 @@ class ServedModels:
         return [] if known is None else [known]
 
     def sources(self, codes: Iterable[str], target: str) -> list[str]:
-        """Return those of some languages that a model translates into a target language.
+        """Return the source languages that a model translates into a target language.
 
-        The target language itself comes last.
+        Args:
+            codes: codes of possible source languages.
+            target: code of the target language.
+
+        Returns:
+            Their codes in order; the target language itself comes last.
         """
         chosen = ((code, self.choose(code, target)) for code in codes)
         pairs = [(code, model) for code, model in chosen if model]

@@ -28,12 +28,13 @@ from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.refused_error import RefusedError
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
-from mnmt_jax.serving.text_run import SHORT, TextRun, check_limit
+from mnmt_jax.serving.text_run import SHORT_CHARACTERS, TextRun, check_limit
 from mnmt_jax.serving.users import User, Users
+from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 from mnmt_jax.vocabulary.normalization import has_letters
 
-_FEW = 8  # texts whose languages are detected in less time than a thread takes
+_FEW_TEXTS = 8  # texts whose languages are detected in less time than a thread takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,11 +221,12 @@ class TranslationService:
         """Return the server's code of the language of a text and its probability.
 
         Of codes that differ in script, that of the text's letters is returned; of codes that
-        differ in region, one that is not the target.
+        differ in region, the target, so that text in the target language is not translated.
 
         Args:
             text: the text.
-            target: code of the target language; codes that are translated into it are preferred.
+            target: code of the target language; codes that are translated into it are preferred,
+                and it is preferred to other codes of its script.
             models: models that may translate; None is all.
 
         Returns:
@@ -235,7 +237,13 @@ class TranslationService:
         codes = self._checker.codes(label)
         if target is not None:
             codes = (models or self._models).sources(codes, target) or codes
-        return (sort_by_script(text, codes)[0], probability) if codes else None
+        if not codes:
+            return None
+        best = sort_by_script(text, codes)[0]
+        script = parse_code(best).written_script
+        if target and target in codes and parse_code(target).written_script == script:
+            best = target
+        return best, probability
 
     async def translate(
         self, texts: Sequence[str], options: TranslationOptions, user: User
@@ -380,7 +388,7 @@ class TranslationService:
             plain = (plain_text(text, options.markup, options.tag_rules) for text in texts)
             return [self._detected(text, options.target, models) for text in plain]
 
-        is_short = len(texts) <= _FEW and sum(map(len, texts)) <= SHORT
+        is_short = len(texts) <= _FEW_TEXTS and sum(map(len, texts)) <= SHORT_CHARACTERS
         return detect() if is_short else await asyncio.to_thread(detect)
 
     def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:

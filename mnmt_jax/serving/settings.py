@@ -52,9 +52,11 @@ class Settings:
     window: int = _setting(64, "most sentences of a batch")
     max_waiting: int = _setting(4096, "most sentences that wait; more are refused, status 429")
     max_characters: int = _setting(100_000, "most characters of a request")
-    max_sentences: int = _setting(1000, "most sentences of a request")
+    max_sentences: int = _setting(1000, "most sentences, or texts to be detected, of a request")
     max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
-    timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+    timeout: float = _setting(
+        120.0, "seconds until a request is answered with status 503, and a stop waits for documents"
+    )
     retry_off_target: bool = _setting(
         False,
         "search translations in the wrong language, copies, loops and empty ones again, with "

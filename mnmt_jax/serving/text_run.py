@@ -15,7 +15,7 @@ from mnmt_jax.serving.refused_error import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.served_models import ServedModel
 from mnmt_jax.serving.settings import Settings
 
-SHORT = 2000
+SHORT_CHARACTERS = 2000
 """Characters that are split, or whose language is detected, in less time than a thread takes."""
 _WINDOWS = 4  # of lines of a document that wait at a time
 
@@ -37,7 +37,7 @@ class TextRun:
         self, texts: Sequence[TextToTranslate], model: ServedModel, user: str, settings: Settings
     ) -> None:
         self._steps = translation_steps([model.spelled(text) for text in texts], model.job.fits)
-        self._is_short = sum(len(text.text) for text in texts) <= SHORT
+        self._is_short = sum(len(text.text) for text in texts) <= SHORT_CHARACTERS
         self._model, self._user, self._settings = model, user, settings
         self._lines: list[LineOfText] = []
         self._results: list[TextTranslation] | None = None

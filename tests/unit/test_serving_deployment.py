@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from mnmt_jax.commands import serve
+from mnmt_jax.serving.connections import _ANSWER_SECONDS
 from mnmt_jax.serving.settings import Settings
 from tests.fake_docker import Image, build
 from tests.unit.made_server import MadeJob, made_service, serving
@@ -118,7 +119,7 @@ def test_the_compose_file_gives_the_container_only_its_data(image):
 
 
 def test_services_are_stopped_after_the_requests_that_they_have():
-    assert STOP_SECONDS > Settings().timeout
+    assert STOP_SECONDS > Settings().timeout + _ANSWER_SECONDS
     assert unit()["Service"]["TimeoutStopSec"] == str(STOP_SECONDS)
     assert service()["stop_grace_period"] == f"{STOP_SECONDS}s"
     assert unit()["Service"]["Restart"] == "on-failure"

@@ -52,19 +52,27 @@ def test_a_refused_request_costs_no_detection(monkeypatch):
 
 def test_others_are_answered_while_languages_are_detected(monkeypatch):
     """The detection of many texts, and its time is limited."""
-    begins, ends = threading.Event(), threading.Event()
-    monkeypatch.setattr(
-        TranslationChecker, "detect", lambda *_: (begins.set(), ends.wait(60), ("en", 1.0))[-1]
-    )
+    # Of each case, whose thread may still detect in the next one: by the start of its texts.
+    events = {start: (threading.Event(), threading.Event()) for start in ("One", "Two", "Six")}
+
+    def detect(_: TranslationChecker, text: str) -> tuple[str, float]:
+        begins, ends = events[text[:3]]
+        begins.set()
+        assert ends.wait(60)
+        return "en", 1.0
+
+    monkeypatch.setattr(TranslationChecker, "detect", detect)
     service = made_service(MadeJob(), wait_milliseconds=0, timeout=2)
     with serving(service) as address, concurrent.futures.ThreadPoolExecutor() as pool:
-        for path, body in (
-            ("/translate", {"q": ["Hello."] * 100, "source": "auto", "target": "de"}),
-            ("/v2/translate", {"text": ["Hello. " * 1000], "target_lang": "DE"}),
-            ("/detect", {"q": "Hello."}),
+        for (path, body), (begins, ends) in zip(
+            (
+                ("/translate", {"q": ["One."] * 100, "source": "auto", "target": "de"}),
+                ("/v2/translate", {"text": ["Two. " * 1000], "target_lang": "DE"}),
+                ("/detect", {"q": "Six."}),
+            ),
+            events.values(),
+            strict=True,
         ):
-            begins.clear()
-            ends.clear()
             answer = pool.submit(call, address, path, body)
             assert begins.wait(60)
             assert call(address, "/health")[0] == 200

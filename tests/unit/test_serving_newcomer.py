@@ -86,6 +86,7 @@ def test_help_names_kinds_of_values(capsys):
     assert "--database FILE" in text and "variable MNMT_SERVE_BEAM_SIZE" in text
     assert "variable MNMT_SERVE_LOG_TEXT; default: off" in text
     assert "variable MNMT_SERVE_THREADS; default: 0" in text
+    assert "--max_sentences N most sentences, or texts to be detected, of a request" in text
 
 
 @pytest.mark.parametrize("value", ["foo", "https://a.org/", "https://a.org, b.org", "a b"])
@@ -206,8 +207,8 @@ def test_a_slash_at_the_end_of_a_path_changes_nothing(path):
         (0, 0, "stops"),
         (1, 0, "stops after 1 request"),
         (2, 0, "stops after 2 requests"),
-        (0, 1, "stops after 1 document"),
-        (2, 3, "stops after 2 requests and 3 documents"),
+        (0, 1, "stops; waits for 1 document to be translated or fetched"),
+        (2, 3, "stops after 2 requests; waits for 3 documents to be translated or fetched"),
     ],
 )
 def test_the_server_says_for_what_it_waits(capsys, count, documents, line):
@@ -216,7 +217,7 @@ def test_the_server_says_for_what_it_waits(capsys, count, documents, line):
         for number in range(documents):
             name, _ = store.add("a.txt", "de", str(number), has_key=True)
             store.start(name, _translate)
-        server = Server(make_config(None, Settings()), store)
+        server = Server(make_config(None, Settings()), store, 60)
         server.servers, server.lifespan = [], _Lifespan()
         waiting = {asyncio.create_task(asyncio.sleep(0)) for _ in range(count)}
         for task in waiting:

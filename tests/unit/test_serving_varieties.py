@@ -13,6 +13,8 @@ TRADITIONAL, SIMPLIFIED = "這是一個繁體中文的句子，請翻譯。", "�
 LATIN = "Ovo je rečenica na srpskom jeziku, molim prevedite."
 CYRILLIC = "Ово је реченица на српском језику."
 PORTUGUESE = "Esta é uma frase em português, por favor traduza."
+FRENCH = "Ceci est une phrase en français, traduisez s'il vous plaît."
+ENGLISH = "This is a sentence in English, please translate it."
 ENTRIES = {"entries": "frase\tSatz", "entries_format": "tsv"}
 
 
@@ -130,6 +132,28 @@ def test_a_detected_language_is_of_the_models_that_translate_it(
     assert answer["detectedLanguage"]["language"] == code
     assert answer["detectedLanguage"]["confidence"] > 50
     assert translated_by_deepl(f"{regions}{path}", PORTUGUESE, target) == answer["translatedText"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "text", "target", "code"),
+    [
+        (("en", "fr", "fr_CA"), FRENCH, "fr", "fr"),
+        (("en", "fr", "fr_CA"), FRENCH, "fr-CA", "fr-CA"),
+        (("en", "en_GB", "de"), ENGLISH, "en-US", "en"),
+        (("en", "en_GB", "de"), ENGLISH, "en-GB", "en-GB"),
+        (("pt_BR", "pt_PT"), PORTUGUESE, "pt-PT", "pt-PT"),
+    ],
+)
+def test_detected_text_in_the_target_is_not_taken_for_another_region(codes, text, target, code):
+    """Only a request that names the language without region asks for such a translation."""
+    with serving(made_service(MadeJob(codes), wait_milliseconds=0)) as address:
+        body = {"q": text, "source": "auto", "target": target}
+        _, answer = call(address, "/translate", body)
+        assert answer["translatedText"] == text
+        assert answer["detectedLanguage"]["language"] == code
+        assert translated_by_deepl(address, text, target.upper()) == text
+        document = send(address, text.encode(), source="auto", target=target)
+        assert document.status_code == 400 and "are equal" in document.json()["error"]
 
 
 def test_documents_are_detected_for_their_target(regions, scripts):
