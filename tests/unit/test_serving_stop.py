@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import http.client
 import logging
 import signal
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import deepl
 import pytest
@@ -93,8 +96,7 @@ def test_the_wait_for_documents_is_limited(server, job, monkeypatch, capsys):
     monkeypatch.setattr("mnmt_jax.serving.connections._ANSWER_SECONDS", 0.3)
     server, thread = server
     job.gate.clear()
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        answer = pool.submit(send, address(server), TEXT.encode(), source="en", target="de")
+    with started(job, send, address(server), TEXT.encode(), source="en", target="de") as answer:
         upload_beside_a_request(server)
         server.should_exit = True
         thread.join(60)
@@ -113,8 +115,7 @@ def test_a_second_signal_ends_the_wait_for_documents_and_requests(
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     job.gate.clear()
     body = {"q": TEXT, "source": "en", "target": "de"}
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        answer = pool.submit(call, address(server), "/translate", body)
+    with started(job, call, address(server), "/translate", body) as answer:
         upload_beside_a_request(server)
         server.handle_exit(signal.SIGTERM, None)
         wait_until(lambda: server._documents.is_closing)
@@ -147,6 +148,16 @@ def test_a_document_whose_error_is_known_holds_up_nothing(server, asks):
     server.should_exit = True
     thread.join(60)
     assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def started(job: MadeJob, function: Callable[..., Any], *arguments: Any, **options: Any):
+    """Yield the future of a call that waits for `job.gate`, which is open at the end."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        try:
+            yield pool.submit(function, *arguments, **options)
+        finally:
+            job.gate.set()
 
 
 def upload(client: deepl.Translator, text: str = TEXT) -> deepl.DocumentHandle:
