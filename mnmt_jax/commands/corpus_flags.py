@@ -14,9 +14,7 @@ from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.path_checks import check_name
-from mnmt_jax.vocabulary.language_codes import (
-    canonical_codes,
-)
+from mnmt_jax.vocabulary.language_codes import canonical_codes
 
 if TYPE_CHECKING:
     from mnmt_jax.data.parallel_corpora import Corpus

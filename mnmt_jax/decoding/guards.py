@@ -102,16 +102,14 @@ class TranslationChecker:
     def _by_label(self) -> dict[str, list[str]]:
         """Codes by label; scripts of a language without a label come after those with one."""
         labels = {code: self.detector.expected(code) for code in self.languages}
-        by_label: dict[str, list[str]] = {}
-        for code, label in labels.items():
-            if label is not None:
-                by_label.setdefault(label, []).append(code)
         label_of = {
             parse_code(code).language: label for code, label in labels.items() if label is not None
         }
-        for code in (code for code, label in labels.items() if label is None):
-            if (label := label_of.get(parse_code(code).language)) is not None:
-                by_label[label].append(code)
+        by_label: dict[str, list[str]] = {}
+        for code in sorted(labels, key=lambda code: labels[code] is None):
+            label = labels[code] or label_of.get(parse_code(code).language)
+            if label is not None:
+                by_label.setdefault(label, []).append(code)
         return by_label
 
     def detect(self, text: str) -> tuple[str, float]:

@@ -114,7 +114,7 @@ def check_finished(steps: Sequence[Step], output: Path) -> None:
             words = shlex.split(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise UserError(f"{file}: damaged ({error}); {remedy}") from error
-        if words and (difference := differing_words(words, step.command)):
+        if words and (difference := differing_words(tuple(words), step.command)):
             before, now = difference
             raise UserError(
                 f"{file}: this step was done with {before}, and now has {now}; {remedy}; if that "

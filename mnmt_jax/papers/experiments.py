@@ -182,7 +182,7 @@ class Experiment:
         hypotheses: folder with the translations of an outside system, which is not trained; else
             empty.
         row_run: run file of the row; empty for that of the corpus.
-        row_step: whether the row has another `step` than its corpus.
+        has_row_step: whether the row has another `step` than its corpus.
     """
 
     model: str
@@ -200,7 +200,7 @@ class Experiment:
     hypotheses: str = ""
     benchmark: tuple[str, ...] = ()
     row_run: str = ""
-    row_step: bool = False
+    has_row_step: bool = False
 
     @property
     def training_bindings(self) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ class Experiment:
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
-        is_named = self.data.step.isdecimal() or self.row_step
+        is_named = self.data.step.isdecimal() or self.has_row_step
         step = f"step_{self.data.step or 'newest'}" if is_named else ""
         changes = (step, "".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
@@ -315,7 +315,7 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         both = " and ".join(trainings)
         raise UserError(f"{_place(table, row)}: {both} do not combine; make a row for each")
     run, step = facts.get("run", data.run), str(facts.get("step", data.step))
-    row_run, row_step = "" if run == data.run else run, step != data.step
+    row_run, has_row_step = "" if run == data.run else run, step != data.step
     data = dataclasses.replace(data, run=run, step=step)
     if pretrained and pretrained not in paper.imports:
         raise UserError(f"{paper.name}: row '{row.name}': no import '{pretrained}' in paper.toml")
@@ -337,7 +337,7 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         evaluated=corpus if pretrained or trained_on != corpus else "",
         benchmark=tuple(shlex.split(table.benchmark)),
         row_run=row_run,
-        row_step=row_step,
+        has_row_step=has_row_step,
     )
 
 

@@ -48,6 +48,8 @@ def differing_words(one: Sequence[str], other: Sequence[str]) -> tuple[str, str]
 
     A file that is elsewhere under the same name is no difference.
     """
+    if one == other:
+        return None
     names, other_names = ([_without_folder(word) for word in command] for command in (one, other))
     for kind, start, end, other_start, other_end in difflib.SequenceMatcher(
         None, names, other_names, autojunk=False

@@ -172,7 +172,7 @@ class Learner:
         terms = [objective.name for objective in self.all_objectives]
         generated = [spec.name for spec in self.generated_batches]
         counted = [*(objective.name for objective in self.objectives), *generated]
-        counts = [token_count_name(name) for name in counted if generated]
+        counts = map(token_count_name, counted) if generated else ()
         nll_tokens = () if self.model.layout.is_autoregressive else (NLL_TOKENS,)
         return (*LossSums._fields, *nll_tokens, *terms, *generated, *counts)
 
@@ -298,7 +298,8 @@ def _check_names(
     """
     terms: tuple[Objective | GeneratedBatch, ...] = (*objectives, *generated)
     names = [*LossSums._fields, "loss", *(term.name for term in terms)]
-    names += [token_count_name(term.name) for term in terms if generated]
+    if generated:
+        names += [token_count_name(term.name) for term in terms]
     for term in terms:
         if names.count(term.name) > 1:
             raise UserError(f"objective '{term.name}': the name is taken; choose another")
